@@ -45,8 +45,8 @@ type copyCheck struct {
 // the registration leaves open what such a store is.
 func (d *Doctor) Full() bool { return d.full }
 
-// RecallFull takes over that an earlier life of the source has shown full reports, unless the registration says
-// what its stores are. It reports whether that is so.
+// RecallFull records that Full was true in an earlier life of the source, unless the registration says what its stores mean.
+// It reports whether it has recorded that.
 func (d *Doctor) RecallFull() bool {
 	if d.reg.Pool || d.reg.Reports != "" {
 		return false
@@ -59,7 +59,7 @@ func (d *Doctor) RecallFull() bool {
 	return true
 }
 
-// CopiesUncounted reports whether the balance has not begun.
+// CopiesUncounted reports whether the balance of copies has not begun yet.
 func (d *Doctor) CopiesUncounted() bool { return !d.copies.begun }
 
 // CountCopies begins the balance with the blocks and copies that the source has on its device.

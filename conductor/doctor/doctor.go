@@ -75,8 +75,8 @@ func New(reg Registered, now func() time.Time) *Doctor {
 	return &Doctor{reg: reg, Findings: Findings{now: now}}
 }
 
-// Reset forgets an epoch of the publisher. It keeps the findings that the registration,
-// reports or messages alone show.
+// Reset forgets what an epoch of the publisher has shown. It keeps findings that do not depend on the epoch: those about the
+// registration, about reports and about messages.
 func (d *Doctor) Reset() {
 	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.profile = 0, 0, 0, 0, 0, false, profileCheck{}
 	d.note, d.types = "", nil
@@ -138,8 +138,8 @@ func (d *Doctor) Observe(o *Observation) {
 	d.observeCopies(o)
 }
 
-// ObserveBatch looks at what a batch says of itself. claimed returns the key of the source
-// that is registered for a rank of the instance, "" if there is none.
+// ObserveBatch checks what a batch says about itself. claimed returns the key of the source that is registered for a rank of
+// the instance, "" if there is none.
 func (d *Doctor) ObserveBatch(b *events.Batch, claimed func(rank int) string) {
 	d.observeForms(b)
 	if d.ranked || b.Rank < 0 || b.Rank == d.reg.Rank {
@@ -156,7 +156,7 @@ func (d *Doctor) ObserveBatch(b *events.Batch, claimed func(rank int) string) {
 		b.Rank, d.reg.Rank, b.Rank, b.Rank)
 }
 
-// observeForms looks at events that were skipped because of their type or shape.
+// observeForms checks events that were skipped because of their type or shape.
 func (d *Doctor) observeForms(b *events.Batch) {
 	news := d.note == "" && b.Note != ""
 	if news {
@@ -190,7 +190,7 @@ func (d *Doctor) observeForms(b *events.Batch) {
 	}
 }
 
-// observeSize looks at the block size of a stored event, before its blocks are cut.
+// observeSize checks the block size of a stored event, before its blocks are cut.
 func (d *Doctor) observeSize(e *events.Event, registered int) {
 	if d.sized >= Sample || len(e.Tokens) == 0 || e.Envelope {
 		return
@@ -306,7 +306,7 @@ func (d *Doctor) Silence(quiet, limit time.Duration, asked bool) {
 	}
 }
 
-// Use notes whether queries ask for what the source has, and for its model at all.
+// Use records whether queries ask for what the source has, and whether any ask for its model.
 func (d *Doctor) Use(blocks int, asked, modelAsked bool) {
 	switch {
 	case asked || blocks == 0:
@@ -319,7 +319,7 @@ func (d *Doctor) Use(blocks int, asked, modelAsked bool) {
 	}
 }
 
-// waitingLeast is how many blocks wait for their parents at least before the doctor says so.
+// waitingLeast is how many blocks must wait for their parents before the doctor says so.
 const waitingLeast = 64
 
 // Parents looks at how many blocks of the source wait for a parent that no event has announced, and at
@@ -344,7 +344,7 @@ func (d *Doctor) Parents(waiting, blocks int, full bool) {
 // finding goes when blocks stay twice as long.
 const shortLife = 10 * time.Second
 
-// Life notes the evictions a second of each block on a medium.
+// Life records how many evictions a second there are on a medium for each block that it has.
 func (d *Doctor) Life(medium string, hazard float64) {
 	if medium != tiers.NameDevice {
 		return

@@ -29,7 +29,7 @@ const (
 	doctorParts = 16
 )
 
-// profileCheck is what comparing has come to in this epoch. run owns it.
+// profileCheck is how far comparing hashes with profiles has come in this epoch.
 type profileCheck struct {
 	table    *map[string]hash.Profile // of the deployment, when it was looked at last
 	adapters map[string]*adapterCheck

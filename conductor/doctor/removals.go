@@ -60,7 +60,7 @@ func (d *Doctor) observeStored(e *events.Event, medium tiers.Medium, n int) {
 	}
 }
 
-// observeRemoved notes that an event announced a removal from a medium.
+// observeRemoved records that an event has announced a removal from a medium.
 func (d *Doctor) observeRemoved(e *events.Event, medium tiers.Medium) {
 	if e.Owned || medium.Tier == tiers.Device && !d.reg.Pool {
 		return
