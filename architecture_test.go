@@ -128,6 +128,11 @@ var table = []room{
 		"conductor/inspect", "conductor/invalid", "conductor/lmcache", "conductor/names", "conductor/normalize", "conductor/pool",
 		"conductor/registration", "conductor/scope", "conductor/statelog", "conductor/status", "events/...", "index/...", "tiers"},
 		modules: []string{zerolog, xxh3}, not: append([]string{"flag", "os"}, httpOrJSON...)},
+	// Questions of people in, explanations out.
+	{dir: "conductor/explain", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/ingest", "conductor/inspect",
+		"conductor/lifetime", "conductor/lmcache", "conductor/match", "conductor/names", "conductor/prefixes", "conductor/registration",
+		"conductor/scope", "events", "events/stream", "index", "index/hash", "tiers"},
+		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Queries in, answers out.
 	{dir: "conductor/match", rooms: []string{"conductor/catalog", "conductor/expect", "conductor/invalid", "conductor/lifetime",
 		"conductor/names", "conductor/prefixes", "conductor/registration", "conductor/scope", "conductor/stage", "events/stream", "index",
@@ -478,8 +483,8 @@ func within(dir, room string) bool { return dir == room || strings.HasPrefix(dir
 
 // valuesOfConductor are rooms whose types the application's own functions take and return, so whatever may import
 // conductor may import them.
-var valuesOfConductor = []string{"conductor/catalog", "conductor/image", "conductor/ingest", "conductor/inspect",
-	"conductor/invalid", "conductor/match", "conductor/registration", "conductor/scope", "conductor/status"}
+var valuesOfConductor = []string{"conductor/catalog", "conductor/explain", "conductor/image", "conductor/ingest",
+	"conductor/inspect", "conductor/invalid", "conductor/match", "conductor/registration", "conductor/scope", "conductor/status"}
 
 // forbids says why the room may not import a package, "" if it may.
 func (r room) forbids(imported string) string {

@@ -59,7 +59,7 @@ func TestConcurrentUse(t *testing.T) {
 					}
 				}
 				b.conductor.Services()
-				b.conductor.GlobalView(10)
+				b.conductor.For(conductor.Reader{}).Inspect().GlobalView(10)
 				b.conductor.Ready()
 			}
 		})
@@ -96,7 +96,7 @@ func TestConcurrentUse(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if views := b.conductor.GlobalView(1); len(views) != 0 {
+	if views := b.conductor.For(conductor.Reader{}).Inspect().GlobalView(1); len(views) != 0 {
 		t.Errorf("contexts left behind: %+v", views)
 	}
 	registry := prometheus.NewRegistry()

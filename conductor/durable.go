@@ -56,13 +56,13 @@ func (v View) Commit(ctx context.Context, key registration.Key, err error) error
 		return err
 	}
 	if ctx.Err() == nil {
-		v.conductor.reportNotDurable(key, failed)
+		reportNotDurable(v.conductor, key, failed)
 	}
 	return fmt.Errorf("%w: %w", ErrNotDurable, failed)
 }
 
 // reportNotDurable adds a finding to the source of a key, if there is one.
-func (c *Conductor) reportNotDurable(key registration.Key, err error) {
+func reportNotDurable(c *Conductor, key registration.Key, err error) {
 	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
 	if m := c.catalog.Member(key); m != nil {
 		m.Findings.Report(doctor.FindingNotDurable,

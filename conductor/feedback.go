@@ -107,10 +107,10 @@ func (v View) Feedback(f Feedback) (FeedbackResult, error) {
 			return FeedbackResult{}, err
 		}
 	}
-	return v.conductor.report(f)
+	return report(v.conductor, f)
 }
 
-func (c *Conductor) report(f Feedback) (FeedbackResult, error) {
+func report(c *Conductor, f Feedback) (FeedbackResult, error) {
 	sources := c.catalog.MembersOf(f.Instance, f.Tenant)
 	if len(sources) == 0 {
 		return FeedbackResult{}, ingest.ErrNotFound
@@ -139,13 +139,13 @@ func (c *Conductor) report(f Feedback) (FeedbackResult, error) {
 	res.Reports = n.reports
 	res.Precision, res.Recall = n.ratios()
 	if most := c.tuned.Load().MaxError; most > 0 && n.reports >= enoughReports {
-		res.Resynced = c.judge(of, f.Medium, sources, &res, most)
+		res.Resynced = judge(c, of, f.Medium, sources, &res, most)
 	}
 	return res, nil
 }
 
 // judge reports or withdraws the finding of an instance after a report. c.feedback.mu is held.
-func (c *Conductor) judge(of *feedbackOf, medium string, sources []*catalog.Member, res *FeedbackResult, most float64) (resynced bool) {
+func judge(c *Conductor, of *feedbackOf, medium string, sources []*catalog.Member, res *FeedbackResult, most float64) (resynced bool) {
 	if 1-min(res.Precision, res.Recall) <= most {
 		for _, n := range of.media {
 			if p, r := n.ratios(); n.reports >= enoughReports && 1-min(p, r) > most {
@@ -199,10 +199,10 @@ type InstanceFeedback struct {
 
 // Reported returns what was reported, sorted by tenant, instance and medium.
 func (v Inspection) Reported() []InstanceFeedback {
-	return slices.DeleteFunc(v.conductor.reported(), func(f InstanceFeedback) bool { return !v.reader.Tenants.Has(f.Tenant) })
+	return slices.DeleteFunc(reported(v.conductor), func(f InstanceFeedback) bool { return !v.reader.Tenants.Has(f.Tenant) })
 }
 
-func (c *Conductor) reported() (all []InstanceFeedback) {
+func reported(c *Conductor) (all []InstanceFeedback) {
 	registered := make(map[registration.Key]bool)
 	for _, m := range c.catalog.Members() {
 		registered[registration.Key{Instance: m.Registration.Instance, Tenant: m.Registration.Tenant}] = true
@@ -253,7 +253,7 @@ func (k FeedbackCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (k FeedbackCollector) Collect(ch chan<- prometheus.Metric) {
-	all := k.Conductor.reported()
+	all := reported(k.Conductor)
 	if !k.Conductor.tuned.Load().SourceSeries.Lists(len(all)) {
 		all = leastRight(all)
 	}

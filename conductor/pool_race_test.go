@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
@@ -137,7 +138,7 @@ func racePools(t *testing.T, seed uint64) {
 					}
 				}
 				b.conductor.Services()
-				b.conductor.GlobalView(3)
+				b.conductor.For(conductor.Reader{}).Inspect().GlobalView(3)
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/image"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
@@ -85,7 +86,7 @@ func TestRecoveryBesideEverything(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if views := b.conductor.GlobalView(1); len(views) > 0 {
+		if views := b.conductor.For(conductor.Reader{}).Inspect().GlobalView(1); len(views) > 0 {
 			t.Errorf("contexts left behind: %+v", views)
 		}
 		b.conductor.Close()

@@ -1,14 +1,12 @@
 package conductor
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strconv"
 
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/ingest"
-	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/payload"
@@ -44,123 +42,6 @@ func (c *Conductor) IndexBytes() int {
 	return n
 }
 
-// ContextView shows what one instance or pool holds under one adapter and salt of a deployment.
-type ContextView struct {
-	Tenant    string
-	Model     string
-	Lora      string
-	Salt      string
-	BlockSize int
-	Instance  string
-	// Hashes maps engine hashes to canonical seq hashes, at most the asked
-	// number of them; Truncated says that there are more.
-	Hashes    map[uint64]uint64
-	Truncated bool
-	Blocks    int      // memberships
-	Aliases   []string // of the model, by the sources of the instance; sorted
-}
-
-// maxListedHashes bounds the hashes of a view, over all deployments.
-const maxListedHashes = 200_000
-
-// GlobalView returns every adapter and salt of each instance with up to limit hash
-// aliases each. It is for people and tests; it walks.
-func (c *Conductor) GlobalView(limit int) []ContextView { return globalView(c.catalog, nil, limit) }
-
-// globalView is GlobalView for the deployments of some tenants.
-func globalView(c *catalog.Catalog, of scope.Tenants, limit int) (all []ContextView) {
-	listed := 0
-	for _, d := range c.Indexed() {
-		if of.Has(d.Key.Tenant) {
-			all = append(all, contextViews(c, d, limit, &listed)...)
-		}
-	}
-	return all
-}
-
-// contextViews returns the views of a deployment, ordered by adapter, salt and instance.
-func contextViews(c *catalog.Catalog, d *catalog.Deployment, limit int, listed *int) []ContextView {
-	type key struct {
-		identity index.Identity
-		instance string
-	}
-	type alias struct {
-		source    index.Source
-		name, seq uint64
-	}
-	type view struct {
-		ContextView
-		identity *names.Identity
-		home     bool // a source of the instance is registered with the adapter and salt
-		aliases  []alias
-	}
-	by := c.MembersIn(d)
-	views := make(map[key]*view)
-	of := func(n index.Identity, src index.Source) *view {
-		s := by[src]
-		if s == nil {
-			return nil // it has just entered
-		}
-		at := key{n, s.Registration.Instance}
-		v := views[at]
-		if v != nil {
-			return v
-		}
-		if id := d.Names.Of(n); id != nil { // else its last block has just left
-			v = &view{identity: id, ContextView: ContextView{
-				Tenant: d.Key.Tenant, Model: d.Key.Model, BlockSize: d.Key.BlockSize, Lora: id.Lora, Salt: id.Salt,
-				Instance: s.Registration.Instance, Hashes: make(map[uint64]uint64),
-			}}
-			views[at] = v
-		}
-		return v
-	}
-	for src, s := range by {
-		if id := d.Names.Find(s.Registration.Variant()); id != nil {
-			if v := of(id.Number, src); v != nil {
-				v.home = true
-			}
-		}
-	}
-	for at, blocks := range d.Index.Checkpoint().HeldBySource() {
-		if v := of(at.Identity, at.Source); v != nil {
-			v.Blocks += blocks
-		}
-	}
-	d.Index.Inspect().EachAlias(func(src index.Source, n index.Identity, name, seq uint64) bool {
-		switch v := of(n, src); {
-		case v == nil:
-		case len(v.aliases) >= limit || *listed >= maxListedHashes:
-			v.Truncated = true
-		default:
-			v.aliases = append(v.aliases, alias{src, name, seq})
-			*listed++
-		}
-		return true
-	})
-	var all []ContextView
-	for _, v := range views {
-		for _, a := range v.aliases { // now that the index is not locked
-			reg := &by[a.source].Registration
-			v.Hashes[a.name^d.Names.FoldOf(reg.Variant(), catalog.NamingOf(reg), v.identity.Variant)] = a.seq
-		}
-		for _, s := range by {
-			if s.Registration.Instance == v.Instance && s.Registration.Model == v.Model {
-				v.Aliases = append(v.Aliases, s.Aliases()...)
-			}
-		}
-		slices.Sort(v.Aliases)
-		v.Aliases = slices.Compact(v.Aliases)
-		if v.Blocks > 0 || len(v.Hashes) > 0 || v.home {
-			all = append(all, v.ContextView)
-		}
-	}
-	slices.SortFunc(all, func(a, b ContextView) int {
-		return cmp.Or(cmp.Compare(a.Lora, b.Lora), cmp.Compare(a.Salt, b.Salt), cmp.Compare(a.Instance, b.Instance))
-	})
-	return all
-}
-
 // Ready reports whether the gate is open, Options.MinSynced sources are synced, and every
 // static source is synced or given up on. A source is given up on when it is partial, stale,
 // paused or failed: waiting would not help. One whose engine publishes nothing counts as synced.
@@ -170,13 +51,13 @@ func (c *Conductor) Ready() status.Readiness {
 	for _, s := range c.sources.All() {
 		r.Count(s.Static, s.State())
 	}
-	c.countUnfound(&r)
+	countUnfound(c, &r)
 	r.Decide()
 	return r
 }
 
 // countUnfound counts the configured sources that AwaitUnfound is about.
-func (c *Conductor) countUnfound(r *status.Readiness) {
+func countUnfound(c *Conductor, r *status.Readiness) {
 	if unfound := c.unfound.Load(); unfound != nil {
 		for _, s := range (*unfound)() {
 			r.Count(true, s)

@@ -35,7 +35,7 @@ func (c *Conductor) Stats() *status.Stats {
 		s := &st.Sources[i]
 		st.Ready.Count(s.Static, status.SourceState{Key: s.Key(), State: s.State, Reason: s.Reason})
 	}
-	c.countUnfound(&st.Ready)
+	countUnfound(c, &st.Ready)
 	st.Ready.Decide()
 	return st
 }

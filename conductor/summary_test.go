@@ -129,7 +129,7 @@ func TestStaleIsAFinding(t *testing.T) {
 		if found := of("e"); len(found) != 1 || !found[0].Since.Equal(cut.Add(30*time.Second)) || found[0].Message != want {
 			t.Errorf("a source without a connection: %v", found)
 		}
-		if got, _ := c.readiness(); got != "2 of 2 sources are stale" {
+		if got, _ := readiness(c); got != "2 of 2 sources are stale" {
 			t.Errorf("the summary is %q", got)
 		}
 		gone.Store(false)
@@ -141,7 +141,7 @@ func TestStaleIsAFinding(t *testing.T) {
 }
 
 // readiness returns the summary for all tenants.
-func (c *Conductor) readiness() (string, doctor.Severity) {
+func readiness(c *Conductor) (string, doctor.Severity) {
 	r := c.Ready()
 	return r.Summary(nil, false)
 }

@@ -255,19 +255,6 @@ func (c *Conductor) redactedSalt(salt string) string {
 	return "redacted:" + hex.EncodeToString(mac.Sum(nil)[:8])
 }
 
-// GlobalView returns every context and instance of the client's tenants, with up to limit hashes each. It shows
-// the salts of registrations to clients that may see them. The salts of requests belong to users: no client sees them.
-func (v Inspection) GlobalView(limit int) []ContextView {
-	registered := View(v).shownSalts()
-	all := globalView(v.conductor.catalog, v.reader.Tenants, limit)
-	for i := range all {
-		if x := &all[i]; !registered[x.Salt] {
-			x.Salt = v.conductor.redactedSalt(x.Salt)
-		}
-	}
-	return all
-}
-
 // shownSalts returns the salts that the client may see.
 func (v View) shownSalts() map[string]bool {
 	registered := make(map[string]bool)
@@ -277,11 +264,6 @@ func (v View) shownSalts() map[string]bool {
 		}
 	}
 	return registered
-}
-
-// Contexts returns how many blocks each context of the client's tenants has.
-func (v Inspection) Contexts() []ContextBlocks {
-	return slices.DeleteFunc(contextsOf(v.conductor.catalog), func(x ContextBlocks) bool { return !v.reader.Tenants.Has(x.Tenant) })
 }
 
 // Digests returns the digests of the sources of the client's tenants, or of the one whose printed key is only.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/explain"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/prefixes"
 )
@@ -83,7 +83,7 @@ func topOf(g *gin.Context, otherwise, most int) (int, error) {
 	return top, nil
 }
 
-func popularOf(p *conductor.Popular) popularRow {
+func popularOf(p *explain.Popular) popularRow {
 	size := uint64(p.BlockSize)
 	row := popularRow{
 		TenantID: p.Tenant, ModelName: p.Model, BlockSize: p.BlockSize, Queries: p.Queries, AskedTokens: p.Asked * size,
@@ -128,7 +128,7 @@ type lifeRow struct {
 	Hazard     float64  `json:"evictions_per_block_second"`
 }
 
-func lifeOf(l *conductor.MediumLife) lifeRow {
+func lifeOf(l *explain.MediumLife) lifeRow {
 	row := lifeRow{TenantID: l.Tenant, ModelName: l.Model, BlockSize: l.BlockSize, Medium: l.Medium, Evicted: l.Evicted, Hazard: l.Hazard}
 	if l.Evicted > 0 {
 		for part, to := range map[float64]**float64{0.1: &row.P10Seconds, 0.5: &row.P50Seconds, 0.9: &row.P90Seconds} {

@@ -314,7 +314,7 @@ func (k *Soak) empty() error {
 		k.lines.Delete(s.endpoint())
 		s.steps, s.lives = nil, nil
 	}
-	if left := k.conductor.GlobalView(1); len(left) > 0 {
+	if left := k.conductor.For(conductor.Reader{}).Inspect().GlobalView(1); len(left) > 0 {
 		return fmt.Errorf("every source has left, and contexts remain: %+v", left)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package conductor
+package explain
 
 import (
 	"cmp"
@@ -34,8 +34,8 @@ type place struct {
 // deployment, then other deployments, those of the model first.
 func (e *explaining) searchElsewhere() {
 	var all []place
-	for _, d := range e.conductor.catalog.Indexed() {
-		if !e.view.reader.Tenants.Has(d.Key.Tenant) {
+	for _, d := range e.Catalog.Indexed() {
+		if !e.Tenants.Has(d.Key.Tenant) {
 			continue
 		}
 		for _, id := range d.Names.All() {
@@ -71,7 +71,7 @@ func (e *explaining) searchElsewhere() {
 		}
 		if found := e.heldIn(p, chains, &who); len(found) > 0 {
 			if salts == nil {
-				salts = e.view.shownSalts()
+				salts = e.ShownSalts()
 			}
 			e.noteElsewhere(p, found, salts)
 		}
@@ -92,7 +92,7 @@ func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned
 		}
 		for _, prefix := range m.Prefixes {
 			o, known := (*who)[prefix.Owner]
-			if known && e.view.reader.Tenants.Has(o.source.Registration.Tenant) && int(prefix.Owner) < len(table) &&
+			if known && e.Tenants.Has(o.source.Registration.Tenant) && int(prefix.Owner) < len(table) &&
 				table[prefix.Owner].Instance != tiers.Retired {
 				name := o.source.Registration.Instance
 				best[name] = max(best[name], int(prefix.Blocks))
@@ -117,7 +117,7 @@ func (e *explaining) noteElsewhere(p place, found []inspect.ElsewhereInstance, s
 		BlockSize: at.Deployment.BlockSize, Instances: found, Tokens: found[0].Blocks * at.Deployment.BlockSize,
 	}
 	if !salts[w.Salt] {
-		w.Salt = e.conductor.redactedSalt(w.Salt)
+		w.Salt = e.Redact(w.Salt)
 	}
 	w.Reason, w.Differences = differences(e.at, at, w.Salt)
 	e.out.Elsewhere = append(e.out.Elsewhere, w)

@@ -1,4 +1,4 @@
-package conductor
+package explain
 
 import (
 	"cmp"
@@ -140,7 +140,7 @@ func (e *explaining) engineHashes(block int) (all []uint64) {
 		}
 	}
 	if d := e.deployment; d != nil {
-		digests := e.conductor.matcher.Digests(d, e.query)
+		digests := e.Matcher.Digests(d, e.query)
 		for i := range digests {
 			if block < digests[i].Len() {
 				all = append(all, digests[i].At(block))
@@ -155,7 +155,7 @@ func (e *explaining) engineHashes(block int) (all []uint64) {
 func (e *explaining) sourceCauses(s *ingest.Source, st stream.Status) (all []inspect.Cause) {
 	since := ""
 	if !st.LastBatchAt.IsZero() {
-		since = fmt.Sprintf(" Its last batch came %s ago.", max(e.conductor.now().Sub(st.LastBatchAt), 0).Round(time.Millisecond))
+		since = fmt.Sprintf(" Its last batch came %s ago.", max(e.Now().Sub(st.LastBatchAt), 0).Round(time.Millisecond))
 	}
 	switch st.State {
 	case stream.Partial:

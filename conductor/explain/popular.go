@@ -1,4 +1,4 @@
-package conductor
+package explain
 
 import (
 	"cmp"
@@ -11,16 +11,16 @@ import (
 
 // BeginsWith returns how many blocks the prefix with a key has, of those that Popular names, if the prompt of kept
 // begins with it and kept asks the same deployment and adapter as q. Otherwise it returns 0.
-func (v Inspection) BeginsWith(kept, q *match.Query, key uint64) int {
+func (p Inspector) BeginsWith(kept, q *match.Query, key uint64) int {
 	at := func(q *match.Query) scope.Deployment {
-		return scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant), Model: v.conductor.catalog.Models().Of(q.Tenant, q.Model),
+		return scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant), Model: p.Catalog.Models().Of(q.Tenant, q.Model),
 			BlockSize: q.BlockSize}
 	}
-	d := v.conductor.catalog.Deployment(at(q))
+	d := p.Catalog.Deployment(at(q))
 	if d == nil || at(kept) != at(q) || kept.Lora != q.Lora {
 		return 0
 	}
-	c := (&explaining{conductor: v.conductor, query: kept}).chainsOf(d, kept.BlockSize)[0] // the one that sample looks at
+	c := (&explaining{Inspector: p, query: kept}).chainsOf(d, kept.BlockSize)[0] // the one that queries sample
 	for depth := 1; depth <= c.Len(); depth *= 2 {
 		if c.At(depth-1) == key {
 			return depth
@@ -37,13 +37,13 @@ type Popular struct {
 
 // Popular returns what queries ask of each deployment that the client may see, with at most top
 // prefixes of each, most asked for first.
-func (v Inspection) Popular(top int) (all []Popular) {
-	for _, d := range v.conductor.catalog.Deployments() {
-		if v.reader.Tenants.Has(d.Key.Tenant) {
+func (p Inspector) Popular(top int) (all []Popular) {
+	for _, d := range p.Catalog.Deployments() {
+		if p.Tenants.Has(d.Key.Tenant) {
 			all = append(all, Popular{Deployment: d.Key, Report: d.Summary.Report(top)})
 		}
 	}
-	all = slices.DeleteFunc(all, func(p Popular) bool { return p.Queries == 0 })
+	all = slices.DeleteFunc(all, func(x Popular) bool { return x.Queries == 0 })
 	slices.SortFunc(all, func(a, b Popular) int { return cmp.Or(cmp.Compare(b.Queries, a.Queries), a.Compare(b.Deployment)) })
 	return all
 }

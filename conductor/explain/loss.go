@@ -1,4 +1,4 @@
-package conductor
+package explain
 
 import (
 	"cmp"
@@ -43,10 +43,10 @@ const lostPrefixes = 50
 // Loss returns what a fleet loses with an instance, of what the client may see. It returns ErrNotFound
 // if no source of the instance is registered there. It takes time and memory for the blocks of
 // one deployment after the other, while events go on.
-func (v Inspection) Loss(instance string) (Loss, error) {
+func (p Inspector) Loss(instance string) (Loss, error) {
 	loss := Loss{Instance: instance}
-	for _, m := range v.conductor.catalog.Members() {
-		if r := &m.Registration; r.Instance == instance && !r.IsPool() && v.reader.Tenants.Has(r.Tenant) {
+	for _, m := range p.Catalog.Members() {
+		if r := &m.Registration; r.Instance == instance && !r.IsPool() && p.Tenants.Has(r.Tenant) {
 			loss.Ranks = append(loss.Ranks, m.Key())
 		}
 	}
@@ -54,13 +54,13 @@ func (v Inspection) Loss(instance string) (Loss, error) {
 		return loss, ingest.ErrNotFound
 	}
 	slices.SortFunc(loss.Ranks, registration.Key.Compare)
-	for _, d := range v.conductor.catalog.Indexed() {
-		if !v.reader.Tenants.Has(d.Key.Tenant) {
+	for _, d := range p.Catalog.Indexed() {
+		if !p.Tenants.Has(d.Key.Tenant) {
 			continue
 		}
-		for n, part := range sharesOf(v.conductor, d, instance) {
+		for n, part := range sharesOf(p.Catalog, d, instance) {
 			if id := d.Names.Of(index.Identity(n)); part.Held > 0 && id != nil {
-				loss.Contexts = append(loss.Contexts, ContextLoss{Deployment: d.Key, Lora: id.Lora, Salt: v.conductor.redactedSalt(id.Salt),
+				loss.Contexts = append(loss.Contexts, ContextLoss{Deployment: d.Key, Lora: id.Lora, Salt: p.Redact(id.Salt),
 					Held: part.Held, Alone: part.Alone})
 			}
 		}
@@ -69,10 +69,10 @@ func (v Inspection) Loss(instance string) (Loss, error) {
 		return cmp.Or(cmp.Compare(b.Alone, a.Alone), cmp.Compare(b.Held, a.Held), cmp.Compare(a.Tenant, b.Tenant),
 			cmp.Compare(a.Model, b.Model), cmp.Compare(a.Lora, b.Lora), cmp.Compare(a.Salt, b.Salt))
 	})
-	for _, p := range v.Popular(1 << 12) {
-		for _, prefix := range p.Prefixes {
+	for _, popular := range p.Popular(1 << 12) {
+		for _, prefix := range popular.Prefixes {
 			if prefix.Held == 1 && prefix.Holders[0] == instance {
-				loss.Prefixes = append(loss.Prefixes, LostPrefix{p.Deployment, prefix})
+				loss.Prefixes = append(loss.Prefixes, LostPrefix{popular.Deployment, prefix})
 			}
 		}
 	}
@@ -82,8 +82,8 @@ func (v Inspection) Loss(instance string) (Loss, error) {
 }
 
 // sharesOf returns how many blocks of each identity an instance holds, and how many of them it alone.
-func sharesOf(c *Conductor, d *catalog.Deployment, instance string) []index.Share {
-	id, known := c.catalog.InstanceID(d, instance)
+func sharesOf(c *catalog.Catalog, d *catalog.Deployment, instance string) []index.Share {
+	id, known := c.InstanceID(d, instance)
 	if !known {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package conductor
+package explain
 
 import (
 	"cmp"
@@ -17,34 +17,9 @@ import (
 	"example.com/conductor/tiers"
 )
 
-// Explain answers why a prompt matches no further. It looks the prompt up as a query does, then
-// asks each source about the first block that it lacks:
-//
-//	prompt --match--> rows, runs of blocks      explain.go
-//	first missing block --source's past, room, state--> reasons      explain_reasons.go
-//	prompt --all adapters, salts and deployments in view--> where else it is held      explain_elsewhere.go
-//
-// It takes the turns of sources one at a time, and locks indexes. It is for people.
-
-// Explain is Conductor's explanation of a prompt given as tokens, for the client of the view. It
-// returns the errors of Answer.
-func (v Inspection) Explain(q *match.Query) (*inspect.Explanation, error) {
-	if err := View(v).admits(q); err != nil {
-		return nil, err
-	}
-	meant := *q
-	meant.Model = v.conductor.catalog.Models().Of(q.Tenant, q.Model)
-	out := v.conductor.explain(&meant, View(v))
-	if err := v.conductor.Unserved(q.Tenant, q.Model); err != nil { // see admits
-		return nil, err
-	}
-	return out, nil
-}
-
 // explaining is a call of Explain.
 type explaining struct {
-	conductor  *Conductor
-	view       View
+	Inspector
 	query      *match.Query
 	at         scope.Context
 	deployment *catalog.Deployment // nil if there is none
@@ -61,22 +36,23 @@ type holderKey struct {
 	rank   int32
 }
 
-func (c *Conductor) explain(q *match.Query, v View) *inspect.Explanation {
+// Explain explains a prompt given as tokens, of a model under its own name.
+func (p Inspector) Explain(q *match.Query) *inspect.Explanation {
 	tenant := cmp.Or(q.Tenant, scope.DefaultTenant)
 	e := &explaining{
-		conductor: c, view: v, query: q,
+		Inspector: p, query: q,
 		at: scope.Context{Deployment: scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize},
 			Variant: scope.Variant{Lora: q.Lora, Salt: q.Salt}},
 		out: &inspect.Explanation{Tenant: tenant, Model: q.Model, Lora: q.Lora, BlockSize: q.BlockSize,
 			Blocks: len(q.Tokens) / max(q.BlockSize, 1), Tokens: len(q.Tokens)},
 		held: make(map[holderKey]map[tiers.Medium][][2]int), inPart: make(map[holderKey][]chunkInPart),
 	}
-	if e.deployment = c.catalog.Deployment(e.at.Deployment); e.deployment != nil {
+	if e.deployment = p.Catalog.Deployment(e.at.Deployment); e.deployment != nil {
 		e.identity = e.deployment.Names.Look(e.at.Variant)
 	}
 	e.chains = e.chainsOf(e.deployment, q.BlockSize)
 	e.searchElsewhere()
-	if c.matcher.HidesUnsalted(e.identity, q) {
+	if p.Matcher.HidesUnsalted(e.identity, q) {
 		e.out.Causes = append(e.out.Causes,
 			inspect.Cause{Reason: inspect.UnsaltedHidden, Certain: true,
 				Text: "Queries without a salt find nothing: privacy.salted_only is set."})
@@ -84,7 +60,7 @@ func (c *Conductor) explain(q *match.Query, v View) *inspect.Explanation {
 	var rows []match.Row
 	var roster *catalog.Roster
 	if e.deployment != nil {
-		roster = e.deployment.Rows(c.catalog).Everyone()
+		roster = e.deployment.Rows(p.Catalog).Everyone()
 		rows = e.match(roster)
 	}
 	for i := range rows {
@@ -110,7 +86,7 @@ func (e *explaining) chainsOf(d *catalog.Deployment, size int) (all []*hash.Chai
 	}
 	for ahead := range set.All {
 		c := new(hash.Chain)
-		c.Reset(e.conductor.catalog.Options.Scheme, e.query.Tokens, size, ahead)
+		c.Reset(e.Catalog.Options.Scheme, e.query.Tokens, size, ahead)
 		all = append(all, c)
 	}
 	return all
@@ -119,12 +95,12 @@ func (e *explaining) chainsOf(d *catalog.Deployment, size int) (all []*hash.Chai
 // match looks the prompt up as Answer does, and notes what each source holds.
 func (e *explaining) match(roster *catalog.Roster) []match.Row {
 	d := e.deployment
-	found := e.conductor.matcher.Find(d, e.identity, &match.Query{Model: e.query.Model, Lora: e.query.Lora, Salt: e.query.Salt,
+	found := e.Matcher.Find(d, e.identity, &match.Query{Model: e.query.Model, Lora: e.query.Lora, Salt: e.query.Salt,
 		BlockSize: e.query.BlockSize, Tokens: e.query.Tokens}, roster)
 	who := e.owners(d)
 	note := func(owner, from, to uint32) {
 		o, known := who[owner]
-		if !known || from == to || !e.view.reader.Tenants.Has(o.source.Registration.Tenant) {
+		if !known || from == to || !e.Tenants.Has(o.source.Registration.Tenant) {
 			return
 		}
 		if e.held[o.holderKey] == nil {
@@ -154,7 +130,7 @@ func (e *explaining) noteCounted(all []tiers.Soon, roster *catalog.Roster) {
 	for _, b := range all {
 		for i := range roster.Instances {
 			for _, m := range roster.Instances[i].Members {
-				s := e.conductor.sources.SourceOf(m)
+				s := e.Sources.SourceOf(m)
 				if roster.Instances[i].ID != b.Instance || m.Registration.Rank != int(b.Rank) || s == nil {
 					continue
 				}
@@ -184,7 +160,7 @@ type chunkInPart struct {
 // owners returns whose the owners of a deployment are.
 func (e *explaining) owners(d *catalog.Deployment) map[uint32]owned {
 	who, table := make(map[uint32]owned), d.Owners()
-	for _, s := range e.conductor.sources.All() {
+	for _, s := range e.Sources.All() {
 		s.EachOwner(d, func(o index.Owner, rank int32) {
 			if int(o) < len(table) {
 				who[uint32(o)] = owned{holderKey{s, rank}, table[o]}
@@ -220,7 +196,7 @@ func (e *explaining) pools() {
 func (e *explaining) holders(registered []*catalog.Member, meant func(*ingest.Source) bool) (all []inspect.ExplainedHolder) {
 	keys := make(map[holderKey]bool)
 	for _, m := range registered {
-		if s := e.conductor.sources.SourceOf(m); s != nil {
+		if s := e.Sources.SourceOf(m); s != nil {
 			keys[holderKey{s, int32(s.Registration.Rank)}] = true
 		}
 	}
@@ -286,7 +262,7 @@ func (e *explaining) unregistered() inspect.Cause {
 			Text: fmt.Sprintf("No instance %q is registered for tenant %q, model %q and block size %d.", *e.query.Instance,
 				e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
 	}
-	why := e.conductor.catalog.Models().Unregistered(e.query.Tenant, e.query.Model, e.query.BlockSize)
+	why := e.Catalog.Models().Unregistered(e.query.Tenant, e.query.Model, e.query.BlockSize)
 	if why != "" {
 		return inspect.Cause{Reason: inspect.NotRegistered, Certain: true, Text: strings.ToUpper(why[:1]) + why[1:] + "."}
 	}

@@ -1,0 +1,38 @@
+package conductor
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var descAges = prometheus.NewDesc("conductor_block_eviction_age_seconds",
+	"Age of blocks when their engine evicts them, to a factor of two, from a sample.",
+	[]string{"tenant_id", "model_name", "block_size", "medium"}, nil)
+
+// LivesCollector exposes ages of blocks at eviction to Prometheus.
+type LivesCollector struct{ Conductor *Conductor }
+
+// Describe implements prometheus.Collector.
+func (k LivesCollector) Describe(ch chan<- *prometheus.Desc) { ch <- descAges }
+
+// Collect implements prometheus.Collector.
+func (k LivesCollector) Collect(ch chan<- prometheus.Metric) {
+	for i, l := range k.Conductor.For(Reader{}).inspector().Lives() {
+		if i == maxIndexSeries {
+			break
+		}
+		if l.Evicted == 0 {
+			continue
+		}
+		quantiles, sum := make(map[float64]float64), 0.0
+		for _, q := range []float64{0.1, 0.5, 0.9} {
+			quantiles[q] = l.Ages.Quantile(q).Seconds()
+		}
+		for i, n := range l.Ages {
+			sum += float64(n) * (time.Duration(1) << i * time.Millisecond * 3 / 4).Seconds()
+		}
+		ch <- prometheus.MustNewConstSummary(descAges, l.Evicted, sum, quantiles, l.Tenant, l.Model, strconv.Itoa(l.BlockSize), l.Medium)
+	}
+}
