@@ -128,6 +128,9 @@ var table = []room{
 		"conductor/inspect", "conductor/invalid", "conductor/lmcache", "conductor/names", "conductor/normalize", "conductor/pool",
 		"conductor/registration", "conductor/scope", "conductor/statelog", "conductor/status", "events/...", "index/...", "tiers"},
 		modules: []string{zerolog, xxh3}, not: append([]string{"flag", "os"}, httpOrJSON...)},
+	// Records of a tape in, the Conductor that wrote them out.
+	{dir: "conductor/replay", rooms: []string{"conductor", "events", "events/objectkey", "events/stream", "events/tape", "events/wire",
+		"index"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Questions of people in, explanations out.
 	{dir: "conductor/explain", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/ingest", "conductor/inspect",
 		"conductor/lifetime", "conductor/lmcache", "conductor/match", "conductor/names", "conductor/prefixes", "conductor/registration",

@@ -13,6 +13,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/replay"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
@@ -58,7 +59,7 @@ func TestMemoryHoldsAppliedBatches(t *testing.T) {
 		}
 
 		_, segment := applied(t, b.conductor, "A|default|0", tape.Range{Oldest: true})
-		p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
+		p := replay.New(conductor.Options{Log: zerolog.Nop()})
 		r := tape.Scan(segment)
 		for rec := (tape.Record{}); r.Next(&rec) == nil; {
 			must.Report(t, p.Take(&rec))

@@ -125,7 +125,7 @@ type Options struct {
 	// belongs to the caller, who closes it after the Conductor.
 	Tape *tape.Tape
 	Log  zerolog.Logger
-	past bool // a Replay fills it
+	Past bool // a replay fills it: sources come from a journal alone, and never age by the clock
 	// Now is the clock of ages in answers; time.Now when nil.
 	Now func() time.Time
 }
@@ -168,7 +168,7 @@ func New(opts Options) *Conductor {
 			Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
 			Ghosts: index.NewGhosts(opts.GhostBytes), WideBase: catalog.ClientSeed(scope.Variant{}) != opts.HashSeed,
 		},
-		Past: opts.past, MaxIdentities: opts.MaxContexts, ExpectedBytes: opts.ExpectedBytes, Now: opts.Now, Log: opts.Log,
+		Past: opts.Past, MaxIdentities: opts.MaxContexts, ExpectedBytes: opts.ExpectedBytes, Now: opts.Now, Log: opts.Log,
 	})
 	c.sources = ingest.New(c.catalog, ingest.Options{
 		Copies: opts.Copies, Stream: opts.Stream, Transport: opts.Transport, Reaches: opts.Reaches, Completeness: opts.Completeness,

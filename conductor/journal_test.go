@@ -8,7 +8,6 @@ import (
 
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
-	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/internal/must"
 )
@@ -69,16 +68,5 @@ func TestRegistrationFields(t *testing.T) {
 		Tenant: scope.DefaultTenant, BlockSize: 1}
 	if got, _, err := registration.FromFields(least.Fields()); err != nil || !reflect.DeepEqual(got, least) {
 		t.Errorf("%+v %v\nwant %+v", got, err, least)
-	}
-}
-
-// TestJournalSettings holds that a journal keeps what decides an index.
-func TestJournalSettings(t *testing.T) {
-	given := Options{HashSeed: 1<<64 - 1, Copies: index.CopySet, MaxBytes: 1 << 40, MaxBytesTotal: 1 << 41, MaxContexts: 7,
-		MaxTokenID: 1<<32 - 1, KeepClientHashes: true}
-	given.Stream.StaleAfter = 90 * time.Second
-	var got Options
-	if err := got.adopt(given.TapeSettings()); err != nil || !reflect.DeepEqual(got, given) {
-		t.Errorf("%+v %v\nwant %+v", got, err, given)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/replay"
 
 	nethttp "net/http"
 	"regexp"
@@ -23,11 +24,11 @@ import (
 )
 
 // replayed rebuilds what a journal holds, as far as keep says.
-func replayed(t *testing.T, dir string, keep func(*tape.Record) bool) *conductor.Replay {
+func replayed(t *testing.T, dir string, keep func(*tape.Record) bool) *replay.Replay {
 	t.Helper()
 	r, err := tape.Open(dir, nil)
 	must.Succeed(t, err)
-	p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
+	p := replay.New(conductor.Options{Log: zerolog.Nop()})
 	var rec tape.Record
 	for {
 		if err := r.Next(&rec); errors.Is(err, io.EOF) {
@@ -45,7 +46,7 @@ func replayed(t *testing.T, dir string, keep func(*tape.Record) bool) *conductor
 func recordedBench(t *testing.T, dir string) (*bench, *tape.Tape) {
 	t.Helper()
 	// The settings of newRecordedBench.
-	settings := conductor.Options{HashSeed: 1337, GhostBytes: 1 << 20}.TapeSettings()
+	settings := replay.Settings(&conductor.Options{HashSeed: 1337, GhostBytes: 1 << 20})
 	w, err := tape.Create(tape.Options{Dir: dir, MaxBytes: tape.MinBytes, Settings: settings})
 	must.Succeed(t, err)
 	return newRecordedBench(w), w
@@ -235,7 +236,7 @@ func TestReplayProfiles(t *testing.T) {
 // TestReplaySegments replays segments of one run with one missing: their
 // openings differ from the state that is known.
 func TestReplaySegments(t *testing.T) {
-	p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
+	p := replay.New(conductor.Options{Log: zerolog.Nop()})
 	services := func() string {
 		past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
 		return strings.TrimSpace(past.services(args{}))
@@ -312,7 +313,7 @@ func TestReplaySegments(t *testing.T) {
 
 // TestPastIsReadOnly asks a rebuilt Conductor to change.
 func TestPastIsReadOnly(t *testing.T) {
-	c := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()}).Conductor()
+	c := replay.New(conductor.Options{Log: zerolog.Nop()}).Conductor()
 	defer c.Close()
 	b := &bench{conductor: c, handler: handlerOf(c)}
 	for _, answer := range []string{b.register(args{word: "A"}), b.post("/unregister", map[string]any{"instance_id": "A", "dp_rank": 0})} {

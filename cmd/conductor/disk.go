@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/replay"
 	"example.com/conductor/config"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/history"
@@ -71,7 +72,7 @@ func openTape(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger)
 		return nil, err
 	}
 	w, err := tape.Create(tape.Options{
-		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Memory: int(cfg.RingBytes), Key: key, Settings: opts.TapeSettings(), Delay: journalDelay,
+		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Memory: int(cfg.RingBytes), Key: key, Settings: replay.Settings(&opts), Delay: journalDelay,
 		Report: func(err error) {
 			if err != nil {
 				log.Error().Err(err).Str("dir", cfg.Dir).Msg("the journal cannot be written, trying again")

@@ -186,7 +186,7 @@ func TestEventsOverHTTP(t *testing.T) {
 	text, _ := json.Marshal(recordedTokens(8))
 	question := fmt.Sprintf(`{"model":"m","block_size":%d,"instance_id":"a","token_ids":%s}`, recordedBlock, text)
 	must.Succeed(t, os.WriteFile(prompt, []byte(question), 0o600))
-	out, errs, err := replay(t, copied, "--query-file", prompt)
+	out, errs, err := runReplay(t, copied, "--query-file", prompt)
 	if now, then := answerOf(t, dialect.url, question), ages.ReplaceAllString(strings.TrimSpace(out), ""); err != nil ||
 		matched(now) != matched(then) || matched(now) != fmt.Sprint(7*recordedBlock) {
 		t.Errorf("%v %s\n%s\nnow %s", err, errs, then, now)

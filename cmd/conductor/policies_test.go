@@ -230,7 +230,7 @@ func TestPoliciesOverSockets(t *testing.T) {
 	for question, want := range answers {
 		file := filepath.Join(t.TempDir(), "question.json")
 		must.Succeed(t, os.WriteFile(file, []byte(question), 0o600))
-		out, errs, err := replay(t, dir, "--query-file", file)
+		out, errs, err := runReplay(t, dir, "--query-file", file)
 		if got := ages.ReplaceAllString(strings.TrimSpace(out), ""); err != nil || got != want {
 			t.Errorf("%s: %v\n%s\nwant %s\n%s", question, err, got, want, errs)
 		}

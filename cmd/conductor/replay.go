@@ -22,6 +22,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/replay"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
 	"example.com/conductor/events"
@@ -135,7 +136,7 @@ type past struct {
 	runs      tape.Runs
 	last      tape.Record // the last one taken, without its payload
 	conductor *conductor.Conductor
-	sum       conductor.ReplaySummary
+	sum       replay.Summary
 	damage    tape.Damage
 	read      int64 // bytes
 	odd       int   // records that make no sense
@@ -164,7 +165,7 @@ func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, e
 	var opts conductor.Options
 	opts.Log = zerolog.Nop()
 	opts.Stream.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, limits) }
-	replay := conductor.NewReplay(opts)
+	replay := replay.New(opts)
 	show := m.progressOf("replaying")
 	var rec tape.Record
 	for reached := false; !reached; {

@@ -58,7 +58,7 @@ func TestReplayOpensSealedJournal(t *testing.T) {
 
 	same := func(want string, args ...string) {
 		t.Helper()
-		out, errs, err := replay(t, append([]string{dir, "--key-file", right, "--query-file", file}, args...)...)
+		out, errs, err := runReplay(t, append([]string{dir, "--key-file", right, "--query-file", file}, args...)...)
 		if got := ages.ReplaceAllString(strings.TrimSpace(out), ""); err != nil || got != want {
 			t.Errorf("%v: %v\n%s\nwant %s\n%s", args, err, got, want, errs)
 		}
@@ -68,7 +68,7 @@ func TestReplayOpensSealedJournal(t *testing.T) {
 
 	f := func(want string, args ...string) {
 		t.Helper()
-		_, errs, err := replay(t, append([]string{dir}, args...)...)
+		_, errs, err := runReplay(t, append([]string{dir}, args...)...)
 		if err == nil || !strings.Contains(errs, want) || strings.Count(errs, "\n") != 1 {
 			t.Errorf("%v: %v %q, want one line with %q", args, err, errs, want)
 		}
@@ -126,7 +126,7 @@ func TestReplaySealedDamage(t *testing.T) {
 	must.Succeed(t, err)
 	data[at.Offset+60] ^= 1 // in the payload
 	must.Succeed(t, os.WriteFile(name, data, 0o600))
-	out, errs, err := replay(t, dir, "--key-file", right)
+	out, errs, err := runReplay(t, dir, "--key-file", right)
 	if err != nil || !strings.Contains(out, "journal_gap") || !strings.Contains(out, "0 torn ends, 1 stretch and") ||
 		!strings.Contains(out, "applied  2 batches") {
 		t.Errorf("%v\n%s%s", err, out, errs)

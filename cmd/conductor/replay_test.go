@@ -118,8 +118,8 @@ func answerOf(t *testing.T, url, body string) string {
 	return ages.ReplaceAllString(strings.TrimSpace(post(t, url+"/query?detail=1", body, 200)), "")
 }
 
-// replay runs the command and returns its two outputs.
-func replay(t *testing.T, args ...string) (stdout, stderr string, err error) {
+// runReplay runs the command and returns its two outputs.
+func runReplay(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	cmd := command(append([]string{"replay"}, args...)...)
 	var out, errs strings.Builder
@@ -178,7 +178,7 @@ func TestReplayAnswersAsServer(t *testing.T) {
 	}
 	same := func(want string, args ...string) {
 		t.Helper()
-		out, errs, err := replay(t, append([]string{dir, "--query-file", file}, args...)...)
+		out, errs, err := runReplay(t, append([]string{dir, "--query-file", file}, args...)...)
 		if got := ages.ReplaceAllString(strings.TrimSpace(out), ""); err != nil || got != want {
 			t.Errorf("%v: %v\n%s\nwant %s\n%s", args, err, got, want, errs)
 		}
@@ -191,12 +191,12 @@ func TestReplayAnswersAsServer(t *testing.T) {
 	same(early, "--until", "a:1")
 	same(early, "--until", "a|default|0:1/1")
 
-	out, _, err := replay(t, dir, "--until", "a:1", "--model", "m", "--block-size", "16", "--tokens", strings.Trim(string(prompt), "[]"))
+	out, _, err := runReplay(t, dir, "--until", "a:1", "--model", "m", "--block-size", "16", "--tokens", strings.Trim(string(prompt), "[]"))
 	if err != nil || !regexp.MustCompile(`default +a +96 +96 +0 +0 +0:96 +synced\ndefault +b +48 +48 +0 +0 +0:48 +synced\n$`).
 		MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
-	out, _, err = replay(t, dir)
+	out, _, err = runReplay(t, dir)
 	if err != nil || !regexp.MustCompile(`(?s)runs of the server: 1.*applied +5 batches of 2 registrations.*missing +0 .*\na +default +0 `+
 		`+vLLM +m +16 +synced +1 +2 +2 .*\nb `).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
@@ -206,14 +206,14 @@ func TestReplayAnswersAsServer(t *testing.T) {
 		Services struct{ Count int }
 		Runs     []struct{ Batches int }
 	}
-	out, _, err = replay(t, dir, "--json")
+	out, _, err = runReplay(t, dir, "--json")
 	if decode(t, out, &summary); err != nil || summary.Summary.Batches != 5 || summary.Summary.Sources != 2 ||
 		summary.Services.Count != 2 || len(summary.Runs) != 1 {
 		t.Errorf("%v\n%s", err, out)
 	}
 	f := func(want string, args ...string) {
 		t.Helper()
-		_, errs, err := replay(t, args...)
+		_, errs, err := runReplay(t, args...)
 		if err == nil || !strings.Contains(errs, want) || strings.Count(errs, "\n") != 1 {
 			t.Errorf("%v: %v %q, want one line with %q", args, err, errs, want)
 		}
@@ -275,7 +275,7 @@ func TestReplayUntilTime(t *testing.T) {
 	}
 	f := func(at time.Time, want ...string) {
 		t.Helper()
-		out, errs, err := replay(t, dir, "--until", at.Format(time.RFC3339Nano))
+		out, errs, err := runReplay(t, dir, "--until", at.Format(time.RFC3339Nano))
 		if err != nil {
 			t.Errorf("%v: %v %s", at, err, errs)
 		}
@@ -296,11 +296,11 @@ func TestReplayUntilTime(t *testing.T) {
 	f(runs.List[1].First.Add(-1), `a`+row+`1 `, `b`+row+`0 `, `; the run ends there, the next one begins at `+
 		runs.List[1].First.Format(time.RFC3339Nano))
 	f(time.Now().Add(time.Hour), `b`+row+`1 `, `; the journal ends there`)
-	out, errs, err := replay(t, dir, "--until", "0s")
+	out, errs, err := runReplay(t, dir, "--until", "0s")
 	if err != nil || !strings.Contains(out, "; the journal ends there") || strings.Contains(out, "\na ") {
 		t.Errorf("now: %v %s\n%s", err, errs, out)
 	}
-	_, errs, err = replay(t, dir, "--until", runs.List[0].First.Add(-1).Format(time.RFC3339Nano))
+	_, errs, err = runReplay(t, dir, "--until", runs.List[0].First.Add(-1).Format(time.RFC3339Nano))
 	if want := "it begins at " + runs.List[0].First.Format(time.RFC3339Nano); err == nil || !strings.Contains(errs, want) {
 		t.Errorf("before the journal: %v %q, want %q", err, errs, want)
 	}

@@ -1,4 +1,4 @@
-package conductor
+package replay
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
@@ -22,20 +23,10 @@ const (
 	reasonJournalGap = "journal_gap"
 )
 
-// Replay rebuilds, record by record, the Conductor that wrote a journal. Sources
-// apply recorded events as they apply live ones; a feed stands where their
-// stream was.
-//
-//	Take --Record--> feed.hand --Step--> source.run --> ingest
-//	                     ^                    |
-//	                     +---- applied -------+
-//
-// One step is under way at a time, in the order of the journal, so the outcome
-// is the same every time. A Replay is used by one goroutine; its Conductor
-// answers any number of them meanwhile.
+// Replay rebuilds the Conductor that wrote a tape. One goroutine uses it.
 type Replay struct {
-	opts Options
-	c    *Conductor
+	opts conductor.Options
+	c    *conductor.Conductor
 	now  atomic.Int64 // ns since 1970 of the last record
 
 	run      uint64
@@ -46,11 +37,11 @@ type Replay struct {
 	fresh    *ingest.RecordedFeed // by the registration under way
 	standing map[uint32]bool      // seen in the opening under way
 
-	sum ReplaySummary
+	sum Summary
 }
 
-// ReplaySummary is what was taken so far.
-type ReplaySummary struct {
+// Summary is what was taken so far.
+type Summary struct {
 	Records int
 	Runs    int // lives of the server
 	Sources int // registrations
@@ -67,12 +58,12 @@ type ReplaySummary struct {
 	First, Last time.Time
 }
 
-// NewReplay returns a Replay with no sources. Settings that the journal names
+// New returns a Replay with no sources. Settings that the journal names
 // win over those of opts; Now and Tape are ignored.
-func NewReplay(opts Options) *Replay {
+func New(opts conductor.Options) *Replay {
 	p := &Replay{}
-	opts.Tape, opts.MaxSources, opts.TTL, opts.past = nil, 0, 0, true
-	opts.Now = func() time.Time { return time.Unix(0, p.now.Load()).UTC() }
+	opts.Tape, opts.MaxSources, opts.TTL, opts.Past = nil, 0, 0, true
+	opts.Now = p.clock
 	if opts.Stream.Decode == nil {
 		opts.Stream.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }
 	}
@@ -81,14 +72,17 @@ func NewReplay(opts Options) *Replay {
 	return p
 }
 
+// clock returns the time of the last record.
+func (p *Replay) clock() time.Time { return time.Unix(0, p.now.Load()).UTC() }
+
 // begin starts over with nothing.
 func (p *Replay) begin() {
-	p.c = New(p.opts)
+	p.c = conductor.New(p.opts)
 	p.sources, p.numbers = make(map[uint32]*ingest.RecordedFeed), make(map[registration.Key]uint32)
-	p.c.sources.FeedBy(func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) ingest.Feed {
-		p.fresh = ingest.NewRecorded(p.c.now, p.opts.Stream.StaleAfter)
+	p.c.Sources().FeedBy(func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) ingest.Feed {
+		p.fresh = ingest.NewRecorded(p.clock, p.opts.Stream.StaleAfter)
 		if r.IsApproximate() {
-			p.fresh.SetState(stream.Approximate, "", p.c.now()) // which the journal has no record of
+			p.fresh.SetState(stream.Approximate, "", p.clock()) // which the journal has no record of
 		}
 		return p.fresh
 	})
@@ -96,10 +90,10 @@ func (p *Replay) begin() {
 
 // Conductor is what was rebuilt so far. It refuses registrations and belongs to
 // the caller once no more records are taken.
-func (p *Replay) Conductor() *Conductor { return p.c }
+func (p *Replay) Conductor() *conductor.Conductor { return p.c }
 
 // Summary returns what was taken so far.
-func (p *Replay) Summary() ReplaySummary { return p.sum }
+func (p *Replay) Summary() Summary { return p.sum }
 
 // Take applies the next record. An error says that the record makes no sense to
 // this program; it may be passed over.
@@ -176,7 +170,7 @@ func (p *Replay) Take(rec *tape.Record) error {
 func (p *Replay) settings(rec *tape.Record) error {
 	fields, err := rec.Fields()
 	if err == nil {
-		err = p.opts.adopt(fields)
+		err = adopt(&p.opts, fields)
 	}
 	p.c.Close()
 	p.begin()
@@ -231,7 +225,7 @@ func (p *Replay) register(rec *tape.Record) (*ingest.RecordedFeed, error) {
 	if old, registered := p.numbers[reg.Key()]; registered {
 		p.unregister(old)
 	}
-	if err := p.c.sources.RegisterSound(reg, ingest.RegisterOptions{Static: static}); err != nil {
+	if err := p.c.Sources().RegisterSound(reg, ingest.RegisterOptions{Static: static}); err != nil {
 		return nil, err
 	}
 	f := p.fresh
@@ -242,7 +236,7 @@ func (p *Replay) register(rec *tape.Record) (*ingest.RecordedFeed, error) {
 
 func (p *Replay) unregister(id uint32) {
 	key := p.sources[id].Key()
-	if _, err := p.c.sources.UnregisterIf(key, nil); err != nil {
+	if _, err := p.c.Sources().UnregisterIf(key, nil); err != nil {
 		panic("BUG: a replayed source is not registered: " + err.Error())
 	}
 	delete(p.sources, id)

@@ -1,19 +1,19 @@
-package conductor
+package replay
 
 import (
 	"fmt"
 	"strconv"
 	"time"
 
+	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/objectkey"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/index"
 )
 
-// TapeSettings are the options that decide what an index holds, for
-// tape.Options.
-func (o Options) TapeSettings() []tape.Field {
+// Settings returns the options that decide what an index holds, as a tape begins with them (tape.Options.Settings).
+func Settings(o *conductor.Options) []tape.Field {
 	return []tape.Field{
 		{Name: "hash.seed", Value: strconv.FormatUint(o.HashSeed, 10)},
 		{Name: "stream.copies", Value: registration.CopiesWord(o.Copies)},
@@ -30,7 +30,7 @@ func (o Options) TapeSettings() []tape.Field {
 }
 
 // adopt takes over the settings that a journal names.
-func (o *Options) adopt(settings []tape.Field) (err error) {
+func adopt(o *conductor.Options, settings []tape.Field) (err error) {
 	for _, f := range settings {
 		var e error
 		switch f.Name {
