@@ -353,7 +353,7 @@ func (m *expectedModel) query(p expectedPrompt) (q match.Query, named bool) {
 	case 0:
 		q.ByHash = true
 		var chain hash.Chain
-		chain.Reset(hash.Default(), promptOf(path, 16), 16, 0)
+		chain.Reset(hash.DefaultScheme(), promptOf(path, 16), 16, 0)
 		for i := range chain.Len() {
 			q.Hashes = append(q.Hashes, chain.At(i))
 		}

@@ -19,9 +19,9 @@ func TestMemoMetrics(t *testing.T) {
 	p, err := hash.NewProfile(hash.Settings{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0",
 		IndexProjection: hash.ProjectionFirst64})
 	must.Succeed(t, err)
-	chain, err := p.Chain("", "")
+	chain, err := p.NewDigestChain("", "")
 	must.Succeed(t, err)
-	chain.Memo(m)
+	chain.SetMemo(m)
 	for range 5 {
 		chain.Reset([]uint32{1, 2, 3, 4}, 1)
 		chain.At(3)

@@ -37,7 +37,7 @@ func BenchmarkQueryProfile(b *testing.B) {
 		}
 		profile, err := hash.NewProfile(settings)
 		must.Succeed(b, err)
-		chain, err := profile.Chain("", "")
+		chain, err := profile.NewDigestChain("", "")
 		must.Succeed(b, err)
 		asked := make([][]uint32, prompts)
 		for p := range asked {

@@ -68,7 +68,7 @@ func TestRecoveryBesideEverything(t *testing.T) {
 			hashes := []uint64{uint64(3*i + 1), uint64(3*i + 2), uint64(3*i + 3)}
 			if err := in.Stored(&ingest.Stored{
 				Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 4, Salt: fmt.Sprint(i % 40), Source: reg,
-				Medium:  tiers.Parse("GPU"),
+				Medium:  tiers.ParseMedium("GPU"),
 				Stretch: &index.Stretch{Root: true, Engine: hashes, ClientHashes: hashes}, Local: hashes,
 			}); err != nil {
 				t.Error(err)

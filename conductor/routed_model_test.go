@@ -134,7 +134,7 @@ func (m *routedModel) query(path string) match.Query {
 	case 0:
 		q.ByHash = true
 		var chain hash.Chain
-		chain.Reset(hash.Default(), tokens, 16, 0)
+		chain.Reset(hash.DefaultScheme(), tokens, 16, 0)
 		for i := range chain.Len() {
 			q.Hashes = append(q.Hashes, chain.At(i))
 		}

@@ -350,7 +350,7 @@ func hashedBlocks(a args, settings registration.HashProfile, from int) (hashes [
 	if err != nil {
 		panic(err)
 	}
-	chain, err := p.Chain(a.get("lora", ""), a.get("salt", ""))
+	chain, err := p.NewDigestChain(a.get("lora", ""), a.get("salt", ""))
 	if err != nil {
 		panic(err)
 	}

@@ -20,7 +20,7 @@ func standardEvent(a args) any {
 	for _, name := range names {
 		tokens = append(tokens, tokensOf(name, size)...)
 	}
-	seq := hash.Scheme{Seed: uint64(a.number("seed", hash.DefaultSeed))}.Tokens(nil, tokens, size)
+	seq := hash.Scheme{Seed: uint64(a.number("seed", hash.DefaultSeed))}.AppendTokenChain(nil, tokens, size)
 	e := map[string]any{"event_type": a.get("kind", "stored"), "event_id": a.number("id", 0), "timestamp": 1739145600000}
 	for key, field := range map[string]string{
 		"model": "model_name", "salt": "additional_salt", "lora": "lora_name", "tenant": "tenant_id", "backend": "backend_id",

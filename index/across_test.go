@@ -26,7 +26,7 @@ func (k *countedKeys) At(i int) uint64 {
 func TestMatchPlaces(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		x := New(Options{Scheme: hash.Default()})
+		x := New(Options{Scheme: hash.DefaultScheme()})
 		const blocks, constant = 12, 0x5555_0000_0000_0001
 		x.NewIdentity(constant)
 		chains := [3][]uint64{} // of the hashes that blocks wait under
@@ -100,7 +100,7 @@ func TestMatchPlaces(t *testing.T) {
 // TestStoresMoveOthers: what others teach moves blocks held under the hash itself, with
 // their copies.
 func TestStoresMoveOthers(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	engine, pool := x.NewSource(), x.NewSource()
 	e, p := x.NewOwner(engine), x.NewOwner(pool)
 	for range 2 {
@@ -134,14 +134,14 @@ func TestStoresMoveOthers(t *testing.T) {
 // one of its sources, which holds other blocks under their hashes, gives it a place.
 func TestPlacedKeepsNames(t *testing.T) {
 	for _, more := range []bool{false, true} {
-		x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+		x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 		var src [3]Source
 		var own [3]Owner
 		for i := range src {
 			src[i] = x.NewSource()
 			own[i] = x.NewOwner(src[i])
 		}
-		key := hash.Default().Next(70, 71)
+		key := hash.DefaultScheme().Next(70, 71)
 		e := &Stretch{Engine: []uint64{1}, Key: key, HasKey: true, ClientHashes: []uint64{71}}
 		x.Store(&Store{Owner: own[0], Engine: []uint64{5}}) // source 0 holds something under its hash
 		x.RestoreStretch(own[0], e, e.ClientHashes, false)
@@ -167,9 +167,9 @@ func TestPlacedKeepsNames(t *testing.T) {
 // TestPlacedKeepsCopies holds that a block of known key keeps its copies when it gets a
 // place, and that the event counts as one more.
 func TestPlacedKeepsCopies(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	o := x.NewOwner(x.NewSource())
-	e := &Stretch{Engine: []uint64{2}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: []uint64{71},
+	e := &Stretch{Engine: []uint64{2}, Key: hash.DefaultScheme().Next(70, 71), HasKey: true, ClientHashes: []uint64{71},
 		Copies: map[int]int{0: 1}}
 	x.RestoreStretch(o, e, e.ClientHashes, false)
 	x.Store(&Store{Owner: o, Engine: []uint64{1, 2}, Local: []uint64{70, 71}})
@@ -184,12 +184,12 @@ func TestPlacedKeepsCopies(t *testing.T) {
 // TestChildOfLooseIsKnown holds that a block whose parent has no place is the one that its
 // engine hash means, where the keys are equal.
 func TestChildOfLooseIsKnown(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	locals := []uint64{70, 71, 72}
 	x.Store(&Store{Owner: a, Engine: []uint64{1, 2, 3}, Local: locals})
 	x.Store(&Store{Owner: b, Engine: []uint64{3}})
-	x.RestoreStretch(b, &Stretch{Engine: []uint64{12}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: locals[1:2]},
+	x.RestoreStretch(b, &Stretch{Engine: []uint64{12}, Key: hash.DefaultScheme().Next(70, 71), HasKey: true, ClientHashes: locals[1:2]},
 		locals[1:2], false)
 	got := x.Store(&Store{Owner: b, Parent: 12, HasParent: true, Engine: []uint64{3}, Local: locals[2:]})
 	if want := (StoreResult{Copies: 1}); got.counts() != want {
@@ -200,7 +200,7 @@ func TestChildOfLooseIsKnown(t *testing.T) {
 
 // TestNamesLeaveWithBlocks: where no ghosts are kept, a name leaves with its block.
 func TestNamesLeaveWithBlocks(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: o, Engine: []uint64{1, 2, 3}, Local: []uint64{10, 20, 30}})
 	if key, known := x.means(1); !known || key != 10 {

@@ -28,7 +28,7 @@ func TestAnchor(t *testing.T) {
 		_, local := blocks(0, 1, n)
 		for _, other := range []uint64{1000 + n, 7} {
 			asked := append(local[:n:n], other)
-			chain := &locals{hash.Default().Chain(nil, asked), asked}
+			chain := &locals{hash.DefaultScheme().AppendChain(nil, asked), asked}
 			var m Match
 			l.x.Match(Lookup{Chain: chain}, nil, &m)
 			if want := int(n) + min(int(other/1000), 1); m.Blocks != want {
@@ -63,9 +63,9 @@ func TestAnchor(t *testing.T) {
 
 // TestLoadedAnchor holds that a piece from an image knows the key of its last block, as the piece did that was saved.
 func TestLoadedAnchor(t *testing.T) {
-	l := lab{t, New(Options{Scheme: hash.Default(), KeepClientHashes: true})}
+	l := lab{t, New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})}
 	l.store(l.x.NewOwner(l.x.NewSource()), 0, 1, 40)
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	x.NewOwner(x.NewSource())
 	load(t, x, imageOf(t, l.x))
 	must.Succeed(t, x.Check())

@@ -52,7 +52,7 @@ func (x *Index) beginsUnder(constants, local []uint64) (at int, once bool) {
 // TestBegins finds the only identity under which there are all blocks of the beginning of a prompt, in
 // several pieces, with owners or as ghosts.
 func TestBegins(t *testing.T) {
-	l := newIdentityLabOf(t, Options{Scheme: hash.Default(), Ghosts: NewGhosts(1 << 20)})
+	l := newIdentityLabOf(t, Options{Scheme: hash.DefaultScheme(), Ghosts: NewGhosts(1 << 20)})
 	l.x.names.perEvent.sweep = 0
 	local := make([]uint64, 150)
 	var engine []uint64
@@ -148,7 +148,7 @@ func TestParts(t *testing.T) {
 	const fold = 0xabc
 	for _, named := range []bool{false, true} {
 		for _, folded := range []uint64{0, fold} {
-			l := newIdentityLabOf(t, Options{Scheme: hash.Default(), NameAll: named})
+			l := newIdentityLabOf(t, Options{Scheme: hash.DefaultScheme(), NameAll: named})
 			by := func(engine uint64) uint64 { return engine ^ folded }
 			l.x.Store(&Store{Owner: l.pool, Engine: []uint64{by(13), by(22)}, Copies: CopySet})
 			host := l.x.NewOwner(l.sources[2])
@@ -172,7 +172,7 @@ func TestParts(t *testing.T) {
 // that have no owner any more but one below the device.
 func TestBefore(t *testing.T) {
 	for _, naming := range []string{"on demand", "all"} {
-		x := New(Options{Scheme: hash.Default(), NameAll: naming == "all"})
+		x := New(Options{Scheme: hash.DefaultScheme(), NameAll: naming == "all"})
 		src := x.NewSource()
 		device, host := x.NewOwner(src), x.NewOwner(src)
 		chain := func(from uint64, n int) (engine, local []uint64) {

@@ -15,7 +15,7 @@ func TestBudgetRefusesTails(t *testing.T) {
 	f := func(local func(i int) []uint64) {
 		t.Helper()
 		const limit, length = 1 << 20, 64
-		x := New(Options{Scheme: hash.Default(), MaxBytes: limit})
+		x := New(Options{Scheme: hash.DefaultScheme(), MaxBytes: limit})
 		o, other := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 		key := func(i, n int) []uint64 {
 			c := make([]uint64, n)
@@ -26,7 +26,7 @@ func TestBudgetRefusesTails(t *testing.T) {
 		}
 		seq := func(i int) []uint64 {
 			if l := local(i); l != nil {
-				return hash.Default().Chain(nil, l)
+				return hash.DefaultScheme().AppendChain(nil, l)
 			}
 			return key(i, length)
 		}
@@ -87,7 +87,7 @@ func TestClearMillion(t *testing.T) {
 	if testing.Short() || underRace {
 		million = 1 << 17
 	}
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o, other := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	fill := func(n int) {
 		c := make([]uint64, 128)
@@ -119,7 +119,7 @@ func TestClearMillion(t *testing.T) {
 
 // Blocks that are removed one by one leave the memory as well.
 func TestRemoveGivesMemoryBack(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	const n = 1 << 17
 	c, back := make([]uint64, 128), make([]uint64, 128)
@@ -163,7 +163,7 @@ func TestBudgetTotal(t *testing.T) {
 		return false
 	}
 	open := func() (*Index, Owner) {
-		x := New(Options{Scheme: hash.Default(), Budget: b})
+		x := New(Options{Scheme: hash.DefaultScheme(), Budget: b})
 		return x, x.NewOwner(x.NewSource())
 	}
 	x, o := open()

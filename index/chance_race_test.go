@@ -25,7 +25,7 @@ func TestStoreLooksAtParentAgain(t *testing.T) {
 	defer onChance.Store(nil)
 	moved := 0
 	for nth := 1; ; nth++ {
-		x := New(Options{Scheme: hash.Default(), NameAll: true})
+		x := New(Options{Scheme: hash.DefaultScheme(), NameAll: true})
 		srcA, srcB := x.NewSource(), x.NewSource()
 		a, b := x.NewOwner(srcA), x.NewOwner(srcB)
 		for _, o := range []Owner{a, b} { // the two sources become one family

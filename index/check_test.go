@@ -13,7 +13,7 @@ import (
 func TestCheckFinds(t *testing.T) {
 	f := func(invariant int, harm func(x *Index, r *piece)) {
 		t.Helper()
-		l := lab{t, New(Options{Scheme: hash.Default(), Ghosts: NewGhosts(100 * ghostBytes)})}
+		l := lab{t, New(Options{Scheme: hash.DefaultScheme(), Ghosts: NewGhosts(100 * ghostBytes)})}
 		src := l.x.NewSource()
 		a, b := l.x.NewOwner(src), l.x.NewOwner(src)
 		c := l.x.NewOwner(l.x.NewSource())

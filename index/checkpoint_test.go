@@ -72,7 +72,7 @@ func TestCutStandsStill(t *testing.T) {
 
 // TestCutNextToForks copies pieces while events go on behind blocks in the midst of them.
 func TestCutNextToForks(t *testing.T) {
-	l := lab{t, New(Options{Scheme: hash.Default(), KeepClientHashes: true})}
+	l := lab{t, New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})}
 	o := l.x.NewOwner(l.x.NewSource())
 	const chains = 400
 	for k := range uint64(chains) {
@@ -113,7 +113,7 @@ func TestCutKeepsClientHashes(t *testing.T) {
 // A cut has a name that means two blocks, also if an event comes before its pieces are copied that brings this out and
 // takes the name off one of them.
 func TestCutKeepsSharedNames(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	var owners []Owner
 	for i := range uint64(3) {
 		o := x.NewOwner(x.NewSource())

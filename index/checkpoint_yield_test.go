@@ -8,7 +8,7 @@ import (
 
 // A cut yields between pieces, so that who copies it can let others have the processor.
 func TestCutYields(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	o := x.NewOwner(x.NewSource())
 	const chains = 3 * yieldSteps
 	for i := range uint64(chains) {

@@ -27,7 +27,7 @@ func (l *identityLab) clientHashes() map[uint64]uint64 {
 // own without WideBase.
 func TestClientHashesAreOfAnIdentity(t *testing.T) {
 	for _, o := range []Options{{}, {WideBase: true}, {NameAll: true}, {WideBase: true, NameAll: true}} {
-		o.Scheme, o.KeepClientHashes = hash.Default(), true
+		o.Scheme, o.KeepClientHashes = hash.DefaultScheme(), true
 		l := newIdentityLabOf(t, o)
 		asked := []Identity{}
 		store := func(e Store) {
@@ -70,7 +70,7 @@ func TestClientHashesAreOfAnIdentity(t *testing.T) {
 		l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Engine: []uint64{401}, Local: []uint64{6}})
 		want("without a function", nil, map[uint64]uint64{401: 6})
 	}
-	l := newIdentityLabOf(t, Options{Scheme: hash.Default()})
+	l := newIdentityLabOf(t, Options{Scheme: hash.DefaultScheme()})
 	l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{1}, Local: []uint64{1}, ClientHashes: func(Identity) []uint64 {
 		t.Error("an index that keeps none asks for client hashes")
 		return nil
@@ -81,7 +81,7 @@ func TestClientHashesAreOfAnIdentity(t *testing.T) {
 // parent is of another one, or of one that got the number since.
 func TestWaitingClientHash(t *testing.T) {
 	for _, named := range []bool{false, true} {
-		l := newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true, NameAll: named})
+		l := newIdentityLabOf(t, Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true, NameAll: named})
 		wait := func(id Identity, engine, parent uint64) {
 			l.x.Store(&Store{Owner: l.gpu, Identity: id, Parent: parent, HasParent: true, Engine: []uint64{engine}, Local: []uint64{2},
 				ClientHashes: func(of Identity) []uint64 { return []uint64{2 + 1000*(uint64(of)+1)} }})
@@ -100,7 +100,7 @@ func TestWaitingClientHash(t *testing.T) {
 			return true
 		})
 		// An image does not say whose client hash it is.
-		again := newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true})
+		again := newIdentityLabOf(t, Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 		learned := map[uint64]Identity{}
 		loader := NewLoader(again.x, func(n uint32) (Source, bool) { return Source(n), true },
 			func(n uint32) (Owner, bool) { return Owner(n), true },
@@ -143,7 +143,7 @@ func TestWaitingClientHash(t *testing.T) {
 
 // Who learns from an image gets whose each client hash is, and whether it begins prompts.
 func TestLoaderLearnsIdentities(t *testing.T) {
-	l := newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true, WideBase: true})
+	l := newIdentityLabOf(t, Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true, WideBase: true})
 	for id, engine := range []uint64{100, 200, 300} {
 		l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{engine, engine + 1}, Local: []uint64{1, 2},
 			ClientHashes: func(id Identity) []uint64 { return []uint64{10*uint64(id) + 11, 10*uint64(id) + 12} }})
@@ -155,7 +155,7 @@ func TestLoaderLearnsIdentities(t *testing.T) {
 	}
 	read := func(ids func(n uint32) (Identity, bool), want map[uint64]learned, o Options) {
 		t.Helper()
-		o.Scheme, o.KeepClientHashes = hash.Default(), true
+		o.Scheme, o.KeepClientHashes = hash.DefaultScheme(), true
 		x := newIdentityLabOf(t, o).x
 		got := map[uint64]learned{}
 		loader := NewLoader(x, func(n uint32) (Source, bool) { return Source(n), true },

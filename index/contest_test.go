@@ -23,7 +23,7 @@ type contestBench struct {
 
 func newContestBench(t *testing.T, sources int, named bool) *contestBench {
 	b := &contestBench{t: t, hashes: 6, pooled: make(map[uint64]bool)}
-	b.index = New(Options{Scheme: hash.Default(), Contradicts: func() bool { return true }})
+	b.index = New(Options{Scheme: hash.DefaultScheme(), Contradicts: func() bool { return true }})
 	if named {
 		b.index.NameAllBlocks()
 	}
@@ -190,7 +190,7 @@ func TestContestTellsWho(t *testing.T) {
 // A contested hash leaves a block whose place is not known once the contest is decided. The source
 // that has won holds that block as well, by another name.
 func TestContestOfLooseBlock(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), NameAll: true, Contradicts: func() bool { return true }})
+	x := New(Options{Scheme: hash.DefaultScheme(), NameAll: true, Contradicts: func() bool { return true }})
 	loser, winner := x.NewSource(), x.NewSource()
 	l, w := x.NewOwner(loser), x.NewOwner(winner)
 	x.MarkTeaching(loser)

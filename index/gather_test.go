@@ -18,7 +18,7 @@ func TestHashesInAnyOrder(t *testing.T) {
 		var host [2]Owner
 		var chains [][]uint64
 		for i := range pair {
-			pair[i] = New(Options{Scheme: hash.Default()})
+			pair[i] = New(Options{Scheme: hash.DefaultScheme()})
 			s := pair[i].NewSource()
 			device := pair[i].NewOwner(s)
 			host[i] = pair[i].NewOwner(s)

@@ -11,7 +11,7 @@ import (
 
 // newGhostLab is a lab whose index keeps ghosts, as many as given.
 func newGhostLab(t *testing.T, ghosts int64) lab {
-	l := lab{t, New(Options{Scheme: hash.Default(), KeepClientHashes: true, Ghosts: NewGhosts(ghosts * ghostBytes)})}
+	l := lab{t, New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true, Ghosts: NewGhosts(ghosts * ghostBytes)})}
 	l.x.KeepGhosts()
 	return l
 }
@@ -241,7 +241,7 @@ func TestLostNamesAreForgotten(t *testing.T) {
 func TestGhostsAreShared(t *testing.T) {
 	g := NewGhosts(8 * ghostBytes)
 	open := func() (*Index, func(n uint64)) {
-		x := New(Options{Scheme: hash.Default(), Ghosts: g})
+		x := New(Options{Scheme: hash.DefaultScheme(), Ghosts: g})
 		o := x.NewOwner(x.NewSource())
 		x.KeepGhosts()
 		x.KeepGhosts()
@@ -290,7 +290,7 @@ func TestGhostsAreShared(t *testing.T) {
 // An index begins to keep ghosts while it has blocks with names on demand. A block that leaves
 // before its name had an entry is a ghost.
 func TestGhostsFromNamesOnDemand(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), Ghosts: NewGhosts(1 << 20)})
+	x := New(Options{Scheme: hash.DefaultScheme(), Ghosts: NewGhosts(1 << 20)})
 	x.names.perEvent.naming = 0
 	l := lab{t, x}
 	a, pool := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
@@ -316,7 +316,7 @@ func TestGhostsCost(t *testing.T) {
 	}
 	f := func(name string, chain, event int) {
 		t.Helper()
-		x := New(Options{Scheme: hash.Default(), Ghosts: NewGhosts(int64(million) * ghostBytes)})
+		x := New(Options{Scheme: hash.DefaultScheme(), Ghosts: NewGhosts(int64(million) * ghostBytes)})
 		o := x.NewOwner(x.NewSource())
 		x.KeepGhosts()
 		empty := x.Stats().Bytes
@@ -350,7 +350,7 @@ func TestGhostsGoBeforeBlocksAreRefused(t *testing.T) {
 	skipUnderRace(t)
 	f := func(length int, tokens bool) {
 		t.Helper()
-		x := New(Options{Scheme: hash.Default(), MaxBytes: 1 << 20, Ghosts: NewGhosts(1 << 30)})
+		x := New(Options{Scheme: hash.DefaultScheme(), MaxBytes: 1 << 20, Ghosts: NewGhosts(1 << 30)})
 		x.KeepGhosts()
 		o := x.NewOwner(x.NewSource())
 		event := func(n int) *Store {

@@ -39,7 +39,7 @@ type storedRun struct {
 type keyed struct{ key, local uint64 }
 
 func newHistory(rng *rand.Rand) *history {
-	h := &history{rng: rng, scheme: hash.Default(), of: map[Owner]Source{}, family: map[Source]uint64{}}
+	h := &history{rng: rng, scheme: hash.DefaultScheme(), of: map[Owner]Source{}, family: map[Source]uint64{}}
 	h.depth, h.tame, h.lies = pick(rng, []int{3, 12, 80, 150}), pick(rng, []int{0, 4, 7, 8}), pick(rng, []int{0, 0, 0, 3, 30, 300})
 	h.x = New(Options{
 		Scheme: h.scheme, KeepClientHashes: rng.IntN(2) == 0, WideBase: rng.IntN(2) == 0, MaxOrphans: pick(rng, []int{0, 4, -1}),

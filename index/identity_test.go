@@ -23,7 +23,7 @@ type identityLab struct {
 }
 
 func newIdentityLab(t *testing.T) *identityLab {
-	return newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true})
+	return newIdentityLabOf(t, Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 }
 
 func newIdentityLabOf(t *testing.T, o Options) *identityLab {
@@ -49,7 +49,7 @@ func (l *identityLab) want(local []uint64, want ...string) {
 func (l *identityLab) wantOf(constant uint64, local []uint64, want string) {
 	l.Helper()
 	must.Succeed(l, l.x.Check())
-	c := hash.Default().Chain(nil, local)
+	c := hash.DefaultScheme().AppendChain(nil, local)
 	var m Match
 	got := ""
 	l.x.matchKeys(constant, c, &m)
@@ -93,7 +93,7 @@ func TestIdentityIsInherited(t *testing.T) {
 	l.want(local, "[0]x200 ", "[0]x200 ", "[0]x200 ")
 	for id, first := range []uint64{1, 10_000, 20_000} {
 		known := l.x.askAll(l.sources[0], []uint64{first, first + 1, first + 199})
-		chain := hash.Default().Chain(nil, local)
+		chain := hash.DefaultScheme().AppendChain(nil, local)
 		for i, at := range []int{0, 1, 199} {
 			if known[i].Key != chain[at] || known[i].Identity != Identity(id) || !known[i].Named {
 				t.Errorf("identity %d, block %d: %+v", id, at, known[i])
@@ -226,7 +226,7 @@ func TestAlsoWaiting(t *testing.T) {
 func TestKeysOfIdentities(t *testing.T) {
 	l := newIdentityLab(t)
 	local := []uint64{1, 2, 3, 4}
-	seq := hash.Default().Chain(nil, local)
+	seq := hash.DefaultScheme().AppendChain(nil, local)
 	l.x.Store(&Store{Owner: l.other, Parent: 102, HasParent: true, Engine: []uint64{103, 104}, Local: local[2:]})
 	l.x.Store(&Store{Owner: l.other, Engine: []uint64{101}, Rootless: true, Identity: l.b, Key: seq[0], HasKey: true})
 	l.x.Store(&Store{Owner: l.other, Engine: []uint64{102}, Rootless: true, Identity: l.b, Key: seq[1], HasKey: true})
@@ -252,7 +252,7 @@ func TestIdentitiesAreToldApart(t *testing.T) {
 	l := newIdentityLab(t)
 	losses := NewLosses(1 << 12)
 	l.x.RecordLosses(l.gpu, losses, 1)
-	p := &prompt{[]uint64{1, 2, 3}, hash.Default().Chain(nil, []uint64{1, 2, 3})}
+	p := &prompt{[]uint64{1, 2, 3}, hash.DefaultScheme().AppendChain(nil, []uint64{1, 2, 3})}
 	for id, name := range []uint64{100, 200, 300} {
 		l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{name, name + 1, name + 2}, Local: p.local})
 	}
@@ -314,7 +314,7 @@ func TestImageOfIdentities(t *testing.T) {
 	}
 	all := imageOf(t, l.x)
 	read := func(constants ...uint64) (*Index, error) {
-		x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+		x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 		x.NewIdentity(99) // the numbers of the reader are others
 		for _, src := range l.sources {
 			x.NewSource()
@@ -355,7 +355,7 @@ func TestImageOfIdentities(t *testing.T) {
 // An identity with one block takes little memory.
 func TestIdentityMemory(t *testing.T) {
 	const n = 10_000
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	before := x.Stats().Bytes
 	for i := range uint64(n) {

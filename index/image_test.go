@@ -46,7 +46,7 @@ func load(t testing.TB, x *Index, all []chunk) *Loader {
 // What a source means alone and what waits in its room is not written as that of a relative, if the source
 // is left out itself: a recovery may still fill it.
 func TestImageLeavesSourcesOut(t *testing.T) {
-	opts := Options{Scheme: hash.Default(), KeepClientHashes: true}
+	opts := Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true}
 	x, again := New(opts), New(opts)
 	for _, x := range []*Index{x, again} {
 		for range 2 {
@@ -150,14 +150,14 @@ func TestImageKeepsFamilies(t *testing.T) {
 		return sources, owners
 	}
 	for root := range 3 {
-		x := New(Options{Scheme: hash.Default(), NameAll: true})
+		x := New(Options{Scheme: hash.DefaultScheme(), NameAll: true})
 		_, owners := engines(x)
 		local := []uint64{10, 11}
 		x.Store(&Store{Owner: owners[root], Engine: []uint64{100, 101}, Local: local})
 		alike := owners[(root+1)%3]
 		x.Store(&Store{Owner: alike, Engine: []uint64{100, 101}, Local: local})
 		x.Store(&Store{Owner: owners[(root+2)%3], Engine: []uint64{900, 901}, Local: local})
-		again := New(Options{Scheme: hash.Default(), NameAll: true})
+		again := New(Options{Scheme: hash.DefaultScheme(), NameAll: true})
 		sources, _ := engines(again)
 		load(t, again, imageOf(t, x))
 		if !again.names.families.sameFamily(sources[root], uint32(alike)+1) ||

@@ -36,7 +36,7 @@ type fleet struct {
 }
 
 func newFleet(workers, n, blocks int) *fleet {
-	return newFleetOf(Options{Scheme: hash.Default()}, workers, n, blocks)
+	return newFleetOf(Options{Scheme: hash.DefaultScheme()}, workers, n, blocks)
 }
 
 func newFleetOf(opts Options, workers, n, blocks int) *fleet {
@@ -45,7 +45,7 @@ func newFleetOf(opts Options, workers, n, blocks int) *fleet {
 		f.owners = append(f.owners, f.x.NewOwner(f.x.NewSource()))
 	}
 	for _, l := range f.locals {
-		f.chains = append(f.chains, hash.Default().Chain(nil, l))
+		f.chains = append(f.chains, hash.DefaultScheme().AppendChain(nil, l))
 	}
 	return f
 }
@@ -147,7 +147,7 @@ func BenchmarkClientHashes(b *testing.B) {
 	for _, op := range []string{"fill", "store", "match"} {
 		for _, clientHashes := range []bool{false, true} {
 			b.Run(fmt.Sprintf("%s/clientHashes=%t", op, clientHashes), func(b *testing.B) {
-				opts := Options{Scheme: hash.Default(), KeepClientHashes: clientHashes}
+				opts := Options{Scheme: hash.DefaultScheme(), KeepClientHashes: clientHashes}
 				f := newFleetOf(opts, 128, 2000, 256)
 				f.fill()
 				var m Match
@@ -191,7 +191,7 @@ func BenchmarkMatchMiss(b *testing.B) {
 		var chain keyList
 		b.ReportAllocs()
 		for b.Loop() {
-			chain = hash.Default().Tokens(chain[:0], tokens, 16)
+			chain = hash.DefaultScheme().AppendTokenChain(chain[:0], tokens, 16)
 			f.x.matchChain(0, &chain, &m)
 		}
 	})
@@ -200,7 +200,7 @@ func BenchmarkMatchMiss(b *testing.B) {
 		var c hash.Chain
 		b.ReportAllocs()
 		for b.Loop() {
-			c.Reset(hash.Default(), tokens, 16, 0)
+			c.Reset(hash.DefaultScheme(), tokens, 16, 0)
 			f.x.matchChain(0, &c, &m)
 		}
 	})
@@ -210,7 +210,7 @@ func BenchmarkMatchMiss(b *testing.B) {
 // groups, and one block at a time.
 func BenchmarkMatchLazy(b *testing.B) {
 	const n, blocks, size = 4000, 256, 16
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	prompts := make([][]uint32, n)
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -219,7 +219,8 @@ func BenchmarkMatchLazy(b *testing.B) {
 			prompts[i] = append(prompts[i], rng.Uint32N(150_000))
 		}
 		held := prompts[i][:blocks*size]
-		x.Store(&Store{Owner: o, Engine: hash.Default().Tokens(nil, held, size), Local: hash.Default().Locals(nil, held, size),
+		x.Store(&Store{Owner: o, Engine: hash.DefaultScheme().AppendTokenChain(nil, held, size),
+			Local:  hash.DefaultScheme().AppendLocals(nil, held, size),
 			Copies: CopySet})
 	}
 	run := func(name string, match func(c Chain, m *Match)) {
@@ -228,7 +229,7 @@ func BenchmarkMatchLazy(b *testing.B) {
 			var c hash.Chain
 			i := 0
 			for b.Loop() {
-				c.Reset(hash.Default(), prompts[i*7919%n], size, 0)
+				c.Reset(hash.DefaultScheme(), prompts[i*7919%n], size, 0)
 				if match(&c, &m); m.Blocks != blocks {
 					b.Fatal(m.Blocks)
 				}
@@ -273,7 +274,7 @@ func BenchmarkClear(b *testing.B) {
 // no answer names them, and the rebuild that gives their memory back.
 func BenchmarkClearMillion(b *testing.B) {
 	const million = 1 << 20
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	keys := make([]uint64, 128)
 	var clearing, tidying time.Duration

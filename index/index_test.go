@@ -22,7 +22,7 @@ type lab struct {
 }
 
 func newLab(t *testing.T, maxOrphans int) lab {
-	return lab{t, New(Options{Scheme: hash.Default(), MaxOrphans: maxOrphans})}
+	return lab{t, New(Options{Scheme: hash.DefaultScheme(), MaxOrphans: maxOrphans})}
 }
 
 func seqs(n int) []uint64 {
@@ -30,7 +30,7 @@ func seqs(n int) []uint64 {
 	for i := range locals {
 		locals[i] = uint64(i + 1)
 	}
-	return hash.Default().Chain(nil, locals)
+	return hash.DefaultScheme().AppendChain(nil, locals)
 }
 
 // blocks lists engine hashes first..last with an offset, and local hashes first..last.
@@ -546,7 +546,7 @@ func TestMatchAllocates(t *testing.T) {
 	run := func() {
 		list = f.chains[i%len(f.chains)]
 		f.x.matchChain(0, &list, &m)
-		c.Reset(hash.Default(), tokens, 16, 0)
+		c.Reset(hash.DefaultScheme(), tokens, 16, 0)
 		f.x.matchChain(0, &c, &m)
 		i++
 	}
@@ -705,7 +705,7 @@ func TestMatchIsLazy(t *testing.T) {
 // A private name concerns its source alone: events of others go on next to each other, also
 // the one that takes the last owner from the block of the name.
 func TestPrivateNamesOfOthers(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	a, b, c := x.NewSource(), x.NewSource(), x.NewSource()
 	oa, ob, oc := x.NewOwner(a), x.NewOwner(b), x.NewOwner(c)
 	x.Store(&Store{Owner: ob, Engine: []uint64{100, 101}, Local: []uint64{10, 11}})

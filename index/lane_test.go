@@ -11,7 +11,7 @@ import (
 // TestLockWaitsForHalfApplied holds that a call which locks all lanes waits for the events that
 // are half applied, and for no others: while it waits, no event begins next to others.
 func TestLockWaitsForHalfApplied(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), NameAll: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), NameAll: true})
 	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	for i, o := range []Owner{a, b} {
 		k := uint64(100 * i)
@@ -95,7 +95,7 @@ func TestOnlyBegunEventsAreHalfApplied(t *testing.T) {
 		{name: "removal of all blocks of a source", engine: []uint64{2, 1}, removal: true, applied: 2, more: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := New(Options{Scheme: hash.Default(), NameAll: true})
+			x := New(Options{Scheme: hash.DefaultScheme(), NameAll: true})
 			o := x.NewOwner(x.NewSource())
 			x.Store(&Store{Owner: o, Engine: []uint64{1, 2}, Local: []uint64{11, 12}})
 			var i int

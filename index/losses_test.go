@@ -39,7 +39,7 @@ func TestLossesModel(t *testing.T) {
 	found := 0
 	for world := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, world))
-		x := New(Options{Scheme: hash.Default()})
+		x := New(Options{Scheme: hash.DefaultScheme()})
 		o := x.NewOwner(x.NewSource())
 		l := NewLosses(1 << 20)
 		x.RecordLosses(o, l, 7)
@@ -55,7 +55,7 @@ func TestLossesModel(t *testing.T) {
 				}
 				p.local = append(p.local, mix(tokens))
 			}
-			p.keys = hash.Default().Chain(nil, p.local)
+			p.keys = hash.DefaultScheme().AppendChain(nil, p.local)
 			paths = append(paths, p)
 		}
 		for mark := uint64(1); mark < 200; mark++ {
@@ -111,7 +111,7 @@ func TestLossesModel(t *testing.T) {
 
 // TestLossesAreBounded overflows a ring.
 func TestLossesAreBounded(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	l := NewLosses(1000*lossBytes + 1)
 	x.RecordLosses(o, l, 1)
@@ -149,7 +149,7 @@ func TestLossesAreBounded(t *testing.T) {
 // TestLossesCostNoAllocation removes with a full ring and without one.
 func TestLossesCostNoAllocation(t *testing.T) {
 	allocations := func(l *Losses) float64 {
-		x := New(Options{Scheme: hash.Default()})
+		x := New(Options{Scheme: hash.DefaultScheme()})
 		o := x.NewOwner(x.NewSource())
 		x.RecordLosses(o, l, 1)
 		local, engine := make([]uint64, 32), make([]uint64, 32)
@@ -174,11 +174,11 @@ func TestLossesCostNoAllocation(t *testing.T) {
 
 // TestLooks asks the questions of an explanation.
 func TestLooks(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	src := x.NewSource()
 	o := x.NewOwner(src)
 	local := []uint64{mix(1), mix(2), mix(3), mix(4), mix(5)}
-	c := &locals{local: local, keyList: hash.Default().Chain(nil, local)}
+	c := &locals{local: local, keyList: hash.DefaultScheme().AppendChain(nil, local)}
 	x.Store(&Store{Owner: o, Engine: []uint64{11, 12}, Local: local[:2], Copies: CopySet})
 	x.Store(&Store{Owner: o, Engine: []uint64{14, 15}, Local: local[3:], Parent: 13, HasParent: true, Copies: CopySet})
 	if at := x.Inspect().WaitingAmong(src, local); len(at) != 2 || at[0] != 3 || at[1] != 4 {

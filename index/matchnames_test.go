@@ -15,7 +15,7 @@ import (
 // along branches and chains that grew in many ways, while most names have no entries.
 func TestNamesLeadToEachPiece(t *testing.T) {
 	skipUnderRace(t)
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	rng := rand.New(rand.NewPCG(3, 5))
 	trunk := make([]uint64, 300)
 	for i := range trunk {
@@ -40,7 +40,7 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 		o := x.NewOwner(x.NewSource())
 		owners = append(owners, o)
 		for _, local := range prompts {
-			keys := x.tree.scheme.Chain(nil, local)
+			keys := x.tree.scheme.AppendChain(nil, local)
 			for from := 0; from < len(local); from += most {
 				to := min(from+most, len(local))
 				e := Store{Owner: o, Engine: name(family+1, keys[from:to]), Local: local[from:to], Copies: CopySet}
@@ -51,14 +51,14 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 			}
 		}
 		// A branch that ends at a hole, and one without its beginning.
-		keys := x.tree.scheme.Chain(nil, prompts[4])
+		keys := x.tree.scheme.AppendChain(nil, prompts[4])
 		x.Remove(o, name(family+1, keys[90:95]), nil, CopySet)
 	}
 	check := func() {
 		t.Helper()
 		must.Succeed(t, x.Check())
 		for i, local := range prompts {
-			keys := x.tree.scheme.Chain(nil, local)
+			keys := x.tree.scheme.AppendChain(nil, local)
 			for n := range len(keys) + 1 {
 				var want, got Match
 				x.matchKeys(0, keys[:n], &want)
@@ -78,7 +78,7 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 	x.ClearOwner(owners[0])
 	owners = owners[1:]
 	var m Match
-	keys := name(2, x.tree.scheme.Chain(nil, trunk))
+	keys := name(2, x.tree.scheme.AppendChain(nil, trunk))
 	if x.matchNames(0, keys, &m); m.Blocks != len(trunk) || len(m.Prefixes) != 2 {
 		t.Errorf("%d blocks of %d owners", m.Blocks, len(m.Prefixes))
 	}
@@ -88,7 +88,7 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 	if x.matchNames(0, keys[1:], &m); m.Blocks != 0 {
 		t.Errorf("%d blocks of a chain without its first one", m.Blocks)
 	}
-	mixed := slices.Concat(keys[:10], name(2, x.tree.scheme.Chain(nil, prompts[5]))[10:70], keys[200:])
+	mixed := slices.Concat(keys[:10], name(2, x.tree.scheme.AppendChain(nil, prompts[5]))[10:70], keys[200:])
 	if x.matchNames(0, mixed, &m); m.Blocks != 70 {
 		t.Errorf("%d blocks of a chain that goes on elsewhere, want 70", m.Blocks)
 	}
@@ -97,7 +97,7 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 // TestNamesBeginWithAPrompt holds that a chain whose beginning is not known has no answer
 // by engine hashes, and loose blocks have none.
 func TestNamesBeginWithAPrompt(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: o, Rootless: true, Engine: []uint64{11, 12}, Local: []uint64{21, 22}, Key: 77, HasKey: true, Complete: true})
 	x.Store(&Store{Owner: o, Engine: []uint64{13}})

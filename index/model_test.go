@@ -269,7 +269,7 @@ func (w *world) seqs(p []block) []uint64 {
 	for i, b := range p {
 		locals[i] = b.local
 	}
-	return w.o.scheme.Chain(nil, locals)
+	return w.o.scheme.AppendChain(nil, locals)
 }
 
 func (w *world) say(format string, args ...any) {

@@ -38,7 +38,7 @@ type pooled struct {
 }
 
 func newPooled() *pooled {
-	scheme := hash.Default()
+	scheme := hash.DefaultScheme()
 	x := New(Options{Scheme: scheme, NameAll: true, KeepClientHashes: true, Contradicts: func() bool { return true }})
 	b := &pooled{x: x, first: x.NewOwner(x.NewSource()), second: x.NewOwner(x.NewSource()), pool: x.NewOwner(x.NewSource()),
 		local: []uint64{1, 2, 3}}

@@ -52,7 +52,7 @@ func TestFirstBlockOfWaitingBlocks(t *testing.T) {
 
 // First blocks of events without client hashes have their local hashes instead.
 func TestFirstBlocksGetClientHashes(t *testing.T) {
-	l := lab{t, New(Options{Scheme: hash.Default(), KeepClientHashes: true, WideBase: true})}
+	l := lab{t, New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true, WideBase: true})}
 	o := l.x.NewOwner(l.x.NewSource())
 	f := func(local, clientHash uint64) {
 		e := Store{Owner: o, Engine: []uint64{local + 500}, Local: []uint64{local}}

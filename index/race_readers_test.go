@@ -179,7 +179,7 @@ func (r *race) snap() {
 // TestQueriesWaitForTables holds that a query does not believe a table that a writer has at
 // hand.
 func TestQueriesWaitForTables(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: o, Engine: []uint64{1}, Local: []uint64{10}})
 	x.Store(&Store{Owner: o, Engine: []uint64{20}})

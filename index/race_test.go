@@ -235,7 +235,7 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 	}
 	s.tiers = max(s.tiers, 1)
 	r := &race{T: t, scene: s, prompts: make([]racePrompt, width), ids: []uint64{0}, resting: map[Owner][]int{}, kin: map[Owner]int{}}
-	opts := Options{Scheme: hash.Default(), KeepClientHashes: true, Agree: func(Says, Identity, Identity) bool { return true }}
+	opts := Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true, Agree: func(Says, Identity, Identity) bool { return true }}
 	if s.ghosts {
 		opts.Ghosts = NewGhosts(pick(rng, []int64{20, 200, 1 << 20}) * ghostBytes)
 	}
@@ -301,7 +301,7 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 }
 
 func (r *race) newPrompt(id Identity, local []uint64) racePrompt {
-	p := racePrompt{prompt{local, hash.Default().Chain(nil, local)}, id, nil}
+	p := racePrompt{prompt{local, hash.DefaultScheme().AppendChain(nil, local)}, id, nil}
 	for _, seq := range p.seq {
 		p.keys = append(p.keys, seq^r.ids[id])
 	}

@@ -16,7 +16,7 @@ import (
 // of the identity that has the number now, by keys, by names, next to others and in losses.
 func TestNumbersAreUsedAgain(t *testing.T) {
 	for _, ghosts := range []*Ghosts{nil, NewGhosts(1 << 20)} {
-		l := newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true, Ghosts: ghosts})
+		l := newIdentityLabOf(t, Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true, Ghosts: ghosts})
 		losses := NewLosses(1 << 12)
 		l.x.RecordLosses(l.gpu, losses, 1)
 		local := make([]uint64, 70)
@@ -24,7 +24,7 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 		for i := range local {
 			local[i], engine = uint64(1000+i), append(engine, uint64(5000+i))
 		}
-		p := &prompt{local, hash.Default().Chain(nil, local)}
+		p := &prompt{local, hash.DefaultScheme().AppendChain(nil, local)}
 		store := func(id Identity) {
 			l.x.Store(&Store{Owner: l.gpu, Identity: id, Engine: engine, Local: local, Copies: CopySet})
 		}
@@ -89,7 +89,7 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 func TestNumbersAreUsedAgainUnderRace(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	x.names.perEvent.sweep = 1
 	rest, busy := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	const stays = 0x5555_0000_0000_0001
@@ -97,7 +97,7 @@ func TestNumbersAreUsedAgainUnderRace(t *testing.T) {
 	for i := range local {
 		local[i] = mix(uint64(i + 1))
 	}
-	p := prompt{local, hash.Default().Chain(nil, local)}
+	p := prompt{local, hash.DefaultScheme().AppendChain(nil, local)}
 	names := func(constant uint64) (all []uint64) {
 		for _, seq := range p.seq {
 			all = append(all, nameOf(1, seq^constant))

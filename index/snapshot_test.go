@@ -189,7 +189,7 @@ func (w *world) compareUnified() {
 // A unified snapshot calls a block as most of its holders do, of equal numbers as the
 // source with the lower rank does. Owners that are left out have no vote.
 func TestSnapshotUnify(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true, NameAll: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true, NameAll: true})
 	locals := []uint64{7, 8, 9}
 	var src [5]Source
 	var own [5]Owner
@@ -238,7 +238,7 @@ func TestSnapshotUnify(t *testing.T) {
 // A parent that another owner holds comes before the child: two owners may belong to one
 // worker.
 func TestSnapshotParentOfAnother(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	src := x.NewSource()
 	child, parent := x.NewOwner(src), x.NewOwner(src)
 	x.Store(&Store{Owner: parent, Engine: []uint64{1, 2}, Local: []uint64{7, 8}})
@@ -268,7 +268,7 @@ func (w *world) holdsName(o Owner, engine uint64) bool {
 // Two engines with hash seeds of their own hold the same blocks: each is dumped
 // under the names it uses, those with one seed also where another taught them.
 func TestSnapshotNames(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	locals := []uint64{7, 8, 9}
 	f := func(src Source, o Owner, engine ...uint64) {
 		x.Store(&Store{Owner: o, Engine: engine, Local: locals[:len(engine)]})
@@ -310,7 +310,7 @@ func TestSnapshotNames(t *testing.T) {
 
 // What changes while a snapshot is walked does not show in it.
 func TestSnapshotStandsStill(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	src := x.NewSource()
 	o := x.NewOwner(src)
 	chain := func(from, n uint64) (engine, local []uint64) {
@@ -339,7 +339,7 @@ func TestSnapshotStandsStill(t *testing.T) {
 // A source that starts again goes on with the hashes it has taught before, also where
 // it announces no tokens: a dump names its blocks by them, not by another's.
 func TestSnapshotNamesReturningSource(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	other := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: other, Engine: []uint64{900}, Local: []uint64{7}, Copies: CopySet})
 	first := x.NewSource()
@@ -359,7 +359,7 @@ func TestSnapshotNamesReturningSource(t *testing.T) {
 
 // The names that a gone source has taught are those of the sources that hash alike.
 func TestSnapshotNamesOfGoneTeacher(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	x := New(Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
 	var src [4]Source
 	var own [4]Owner
 	for i, engine := range []uint64{100, 100, 100, 900} { // the last has another seed

@@ -28,7 +28,8 @@ type honestOwner struct {
 }
 
 func newHonestFleet(t *testing.T, seed uint64) *honestFleet {
-	f := &honestFleet{T: t, rng: rand.New(rand.NewPCG(seed, 1)), x: New(Options{Scheme: hash.Default(), KeepClientHashes: seed%2 == 0})}
+	f := &honestFleet{T: t, rng: rand.New(rand.NewPCG(seed, 1)), x: New(Options{Scheme: hash.DefaultScheme(),
+		KeepClientHashes: seed%2 == 0})}
 	for s := range 5 {
 		src := f.x.NewSource()
 		for range 1 + f.rng.IntN(2) {
@@ -61,7 +62,7 @@ func (f *honestFleet) engine(family uint64, keys []uint64) []uint64 {
 // store announces a stretch of a prompt behind what the owner holds of it.
 func (f *honestFleet) store(o *honestOwner) {
 	i := f.rng.IntN(len(f.tree))
-	keys := f.x.tree.scheme.Chain(nil, f.tree[i])
+	keys := f.x.tree.scheme.AppendChain(nil, f.tree[i])
 	from := 0
 	for from < len(keys) && f.rng.IntN(9) > 0 {
 		if _, ok := o.held[keys[from]]; !ok {
@@ -93,7 +94,7 @@ func (f *honestFleet) remove(o *honestOwner) {
 	}
 	slices.Sort(all)
 	if f.rng.IntN(3) > 0 {
-		chain := f.x.tree.scheme.Chain(nil, f.tree[o.prompt[all[f.rng.IntN(len(all))]]])
+		chain := f.x.tree.scheme.AppendChain(nil, f.tree[o.prompt[all[f.rng.IntN(len(all))]]])
 		for k := len(chain) - 1; k >= 0 && len(keys) < 120; k-- {
 			if _, ok := o.held[chain[k]]; ok {
 				keys = append(keys, chain[k])
@@ -129,7 +130,7 @@ func (f *honestFleet) compare() {
 	var m Match
 	for range 8 {
 		local := f.tree[f.rng.IntN(len(f.tree))]
-		keys := f.x.tree.scheme.Chain(nil, local)
+		keys := f.x.tree.scheme.AppendChain(nil, local)
 		f.x.matchChain(0, &listed{keys: keys, local: local}, &m)
 		at := 0
 		for owners, blocks := range ownersHolding(&m) {
@@ -209,7 +210,7 @@ func TestNamesOnDemand(t *testing.T) {
 // The list of a source is bounded: what does not fit any more is named.
 func TestVagueBound(t *testing.T) {
 	skipUnderRace(t)
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	for i := range uint64(3 * maxUnindexed) {
 		x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
@@ -234,7 +235,7 @@ func TestVagueBound(t *testing.T) {
 // like others.
 func TestVagueBoundAfterSearches(t *testing.T) {
 	skipUnderRace(t)
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	store := func(from, to uint64) {
 		for i := from; i < to; i++ {
@@ -257,7 +258,7 @@ func TestVagueBoundAfterSearches(t *testing.T) {
 // A large index is named a part with each event, and holds what comes meanwhile.
 func TestNamesCatchUp(t *testing.T) {
 	skipUnderRace(t)
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	first, second := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	const chains = 20_000
 	for i := range uint64(chains) {
@@ -279,7 +280,7 @@ func TestNamesCatchUp(t *testing.T) {
 	// The next mention of what was not found meanwhile finds it.
 	x.Store(&Store{Owner: second, Engine: []uint64{last<<8 | 1, last<<8 | 2}})
 	var m Match
-	chain := x.tree.scheme.Chain(nil, []uint64{last<<8 | 3, last<<8 | 4})
+	chain := x.tree.scheme.AppendChain(nil, []uint64{last<<8 | 3, last<<8 | 4})
 	if x.matchKeys(0, chain, &m); m.Blocks != 2 || !slices.Equal(m.Prefixes, []Prefix{{uint32(first), 2}, {uint32(second), 2}}) {
 		t.Errorf("%+v", m.Prefixes)
 	}
@@ -288,7 +289,7 @@ func TestNamesCatchUp(t *testing.T) {
 // While a large index is named, a source that comes to hold blocks of others finds them.
 func TestNamesCatchUpWithLaterHolders(t *testing.T) {
 	skipUnderRace(t)
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	first, source := x.NewOwner(x.NewSource()), x.NewSource()
 	second, host := x.NewOwner(source), x.NewOwner(source)
 	const chains = 20_000
@@ -324,7 +325,7 @@ func TestNamesCatchUpWithLaterHolders(t *testing.T) {
 // A source that calls many blocks by one hash loses all but one when that comes to light, and
 // costs the table of names nothing.
 func TestLiarOnDemand(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	liar, other := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	for i := range uint64(500) {
 		x.Store(&Store{Owner: liar, Engine: []uint64{i<<8 | 1, 7}, Local: []uint64{i<<8 | 3, i<<8 | 4}, Copies: CopySet})
@@ -350,7 +351,7 @@ func TestLiarOnDemand(t *testing.T) {
 // What a source says it no longer holds is unknown at once, before the sweep has come by.
 func TestVagueAfterClear(t *testing.T) {
 	skipUnderRace(t)
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	src := x.NewSource()
 	o := x.NewOwner(src)
 	const chains = 20_000
@@ -371,7 +372,7 @@ func TestVagueAfterClear(t *testing.T) {
 // thousand events. A source that goes on to use what others have taught keeps them.
 func TestNamesOnDemandAgain(t *testing.T) {
 	skipUnderRace(t)
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	first, second := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	next := uint64(0)
 	store := func(n int) {
@@ -413,7 +414,7 @@ func TestNamesOnDemandAgain(t *testing.T) {
 // Names on demand come back as well where all events lock all lanes: those of a source with a
 // private name do.
 func TestNameLessUnderAllLanes(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	src := x.NewSource()
 	a, b := x.NewOwner(src), x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: b, Engine: []uint64{100, 101}, Local: []uint64{10, 11}})
@@ -435,7 +436,7 @@ func TestNameLessUnderAllLanes(t *testing.T) {
 // their lines since get no entries for it.
 func TestVagueListForgetsEndedPieces(t *testing.T) {
 	skipUnderRace(t)
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	const held, blocks = maxUnindexed / 4, 32
 	names := func(chain uint64) (engine []uint64) {
@@ -466,13 +467,13 @@ func TestVagueListForgetsEndedPieces(t *testing.T) {
 // to the chain. Else two blocks would have one name, and a source would lose one of them.
 func TestStoreTakesLooseBlocksOnDemand(t *testing.T) {
 	for _, whole := range []bool{true, false} { // whether the chain is new, or another source has stored it
-		x := New(Options{Scheme: hash.Default()})
+		x := New(Options{Scheme: hash.DefaultScheme()})
 		src := x.NewSource()
 		device, host := x.NewOwner(src), x.NewOwner(src)
 		other, calm := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 		local := []uint64{31, 32, 33, 34}
 		engine := []uint64{1, 2, 3, 4}
-		keys := hash.Default().Chain(nil, local)
+		keys := hash.DefaultScheme().AppendChain(nil, local)
 		if !whole {
 			x.Store(&Store{Owner: other, Engine: []uint64{11, 12, 13, 14}, Local: local})
 		}
@@ -505,7 +506,7 @@ func TestStoreTakesLooseBlocksOnDemand(t *testing.T) {
 
 // unswept returns an index whose events sweep no page.
 func unswept() *Index {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	x.names.perEvent.sweep = 0
 	return x
 }
@@ -516,7 +517,7 @@ func TestStoreLooseBlockOfRetired(t *testing.T) {
 	x := unswept()
 	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	key := uint64(77)
-	next := hash.Default().Next(key, 31)
+	next := hash.DefaultScheme().Next(key, 31)
 	x.Store(&Store{Owner: a, Engine: []uint64{1}, Key: key, HasKey: true})
 	x.Store(&Store{Owner: b, Engine: []uint64{2}, Key: next, HasKey: true})
 	x.ClearOwner(b)
@@ -586,7 +587,7 @@ func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
 	first := uint64(77)
 	keys := []uint64{first}
 	for i, l := range local[1:] {
-		keys = append(keys, hash.Default().Next(keys[i], l))
+		keys = append(keys, hash.DefaultScheme().Next(keys[i], l))
 	}
 	x.Store(&Store{Owner: a, Engine: []uint64{12, 13}, Local: local[1:3], Key: keys[1], HasKey: true, Complete: true})
 	x.ClearOwner(a)
@@ -604,7 +605,7 @@ func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
 // TestFirstBlocksOfEventsHaveEntries requires that the first block of a stored event has an entry
 // although it lies within a piece, unless the event has one block, as those of decoding have.
 func TestFirstBlocksOfEventsHaveEntries(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	o := x.NewOwner(x.NewSource())
 	local := make([]uint64, 50)
 	engine := make([]uint64, len(local))
@@ -638,7 +639,7 @@ func TestFirstBlocksOfEventsHaveEntries(t *testing.T) {
 // TestHashesInNoOrder requires that blocks which a second owner of the source announces by their hashes
 // alone, in no order and over several pieces, are those of the chain, found without entries for all.
 func TestHashesInNoOrder(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	s := x.NewSource()
 	device, host := x.NewOwner(s), x.NewOwner(s)
 	local := make([]uint64, 300)
@@ -667,7 +668,7 @@ func TestHashesInNoOrder(t *testing.T) {
 // TestSearchNamesFewPieces holds that a search gives few pieces their entries, however many have been searched often:
 // other events of the source wait for it.
 func TestSearchNamesFewPieces(t *testing.T) {
-	x := New(Options{Scheme: hash.Default()})
+	x := New(Options{Scheme: hash.DefaultScheme()})
 	s := x.NewSource()
 	o := x.NewOwner(s)
 	for chain := range uint64(20 * namedAtOnce) {

@@ -45,7 +45,7 @@ func (l *identityLab) fold(id Identity, hashes ...uint64) []uint64 {
 // the block. What sources that announce tokens hold so does not: they mean blocks of their own.
 func TestWaitingWithoutConstant(t *testing.T) {
 	for _, named := range []bool{false, true} {
-		l := newIdentityLabOf(t, Options{Scheme: hash.Default(), NameAll: named})
+		l := newIdentityLabOf(t, Options{Scheme: hash.DefaultScheme(), NameAll: named})
 		l.x.Store(&Store{Owner: l.pool, Engine: []uint64{101, 102, 103}, Copies: CopySet})
 		l.x.Store(&Store{Owner: l.other, Parent: 1, HasParent: true, Engine: []uint64{201}, Local: []uint64{9}})
 		l.wantLoose(0, []uint64{101, 102, 103}, []uint32{2}, []uint32{2}, []uint32{2})
@@ -181,7 +181,7 @@ func TestLooseLookupHasConstant(t *testing.T) {
 // a salt.
 func newSayingLab(t *testing.T, o Options) *identityLab {
 	kinds := [][2]string{{}, {"a", ""}, {"b", "s"}}
-	o.Scheme, o.KeepClientHashes = hash.Default(), true
+	o.Scheme, o.KeepClientHashes = hash.DefaultScheme(), true
 	o.Agree = func(says Says, a, b Identity) bool {
 		return (says&SaysAdapter == 0 || kinds[a][0] == kinds[b][0]) && (says&SaysSalt == 0 || kinds[a][1] == kinds[b][1])
 	}

@@ -19,12 +19,12 @@ type Folder struct {
 	ranks []Rank        // of others; what Other has handed out of it stays
 }
 
-// Hits returns the rows of the instances that hold a block, or whose pools do, in no
+// FoldHits returns the rows of the instances that hold a block, or whose pools do, in no
 // particular order. Other returns the rest. prefixes names an owner at most once. The spans
 // of an owner do not touch each other or its prefix, and later ascends by From. Owners
 // beyond the table count nowhere: they appeared after the caller had read the table. soon ascends
 // by From and counts as well.
-func (f *Folder) Hits(prefixes []Prefix, later []Span, owners []Owner, soon []Soon, in *Roster) []Hit {
+func (f *Folder) FoldHits(prefixes []Prefix, later []Span, owners []Owner, soon []Soon, in *Roster) []Hit {
 	f.beginFold(in)
 	for _, p := range prefixes {
 		f.addSpan(p.Owner, 0, p.Blocks, owners)
@@ -54,13 +54,13 @@ func (f *Folder) addSoon(b *Soon) {
 	s.addToMedium(f, Medium{Tier: Device}, b.From, b.To)
 }
 
-// Others returns the longest prefix of the instances that are no hits; no hit has a
+// PrefixOfOthers returns the longest prefix of the instances that are no hits; no hit has a
 // shorter one.
-func (f *Folder) Others() int { return int(f.others.longest) }
+func (f *Folder) PrefixOfOthers() int { return int(f.others.longest) }
 
-// Other returns the row of the instance at a position of the roster, which is no hit.
+// RowOfOther returns the row of the instance at a position of the roster, which is no hit.
 // Rows of equal ranks share their numbers.
-func (f *Folder) Other(at int) Row {
+func (f *Folder) RowOfOther(at int) Row {
 	zero := f.roster.zeros[at]
 	if f.others.longest == 0 {
 		return zero
@@ -100,7 +100,7 @@ func (f *Folder) addSpan(id, from, to uint32, owners []Owner) {
 	}
 	o := &owners[id]
 	if o.Chunk > 1 {
-		if to = o.Whole(from, to); from == to {
+		if to = o.EndOfWhole(from, to); from == to {
 			return
 		}
 	}

@@ -113,7 +113,7 @@ func randomScene(rng *rand.Rand) (owners []Owner, held [][]int, instances []Inst
 		instances = append(instances, in)
 	}
 	for range rng.IntN(12) {
-		o := Owner{Rank: int32(rng.IntN(5) - 1), Medium: Parse(media[rng.IntN(len(media))])}
+		o := Owner{Rank: int32(rng.IntN(5) - 1), Medium: ParseMedium(media[rng.IntN(len(media))])}
 		if rng.IntN(3) == 0 {
 			o.Chunk = uint32(rng.IntN(4))
 		}
@@ -163,7 +163,7 @@ func TestFoldModel(t *testing.T) {
 				t.Fatalf("seed %d scene %d instance %d\n got %+v\nwant %+v\nowners %+v\nheld %v", seed, i, in.ID, rows[j], want, owners,
 					held)
 			}
-			if rows[j].Longest == 0 && !sameRows(rows[j:j+1], NewRoster(instances).Zeros()[j:j+1]) {
+			if rows[j].Longest == 0 && !sameRows(rows[j:j+1], NewRoster(instances).ZeroRows()[j:j+1]) {
 				t.Fatalf("seed %d scene %d: %+v is no row of zeros", seed, i, rows[j])
 			}
 			for _, r := range rows[j].Ranks {
@@ -177,14 +177,14 @@ func TestFoldModel(t *testing.T) {
 		}
 		// The order in which the others are asked for changes nothing.
 		var byHits Folder
-		hits := byHits.Hits(prefixes, later, owners, nil, NewRoster(instances))
+		hits := byHits.FoldHits(prefixes, later, owners, nil, NewRoster(instances))
 		got := make([]Row, len(instances))
 		for _, j := range rng.Perm(len(instances)) {
-			got[j] = byHits.Other(j)
+			got[j] = byHits.RowOfOther(j)
 		}
 		for _, h := range hits {
-			if h.Longest == 0 || h.Longest < byHits.Others() {
-				t.Fatalf("seed %d scene %d: a hit has %d blocks, the others %d", seed, i, h.Longest, byHits.Others())
+			if h.Longest == 0 || h.Longest < byHits.PrefixOfOthers() {
+				t.Fatalf("seed %d scene %d: a hit has %d blocks, the others %d", seed, i, h.Longest, byHits.PrefixOfOthers())
 			}
 			got[h.At] = h.Row
 		}
@@ -223,25 +223,25 @@ func bigScene(instances, ranks, runs int) ([]Prefix, []Owner, []Instance) {
 		for r := range ranks {
 			in.Ranks = append(in.Ranks, int32(r))
 			for m, medium := range []string{"gpu", "cpu", "disk"} {
-				add(Owner{Instance: int32(i), Rank: int32(r), Medium: Parse(medium)}, (i+r+m*5)%runs)
+				add(Owner{Instance: int32(i), Rank: int32(r), Medium: ParseMedium(medium)}, (i+r+m*5)%runs)
 			}
 		}
 		ins = append(ins, in)
 	}
-	add(Owner{Instance: Pool, Rank: -1, Medium: Parse("cpu")}, runs/2)
+	add(Owner{Instance: Pool, Rank: -1, Medium: ParseMedium("cpu")}, runs/2)
 	return prefixes, owners, ins
 }
 
 func TestFoldAllocates(t *testing.T) {
 	prefixes, owners, instances := bigScene(64, 2, 24)
-	owners[5].Medium = Parse("tape")
-	owners[9].Medium = Parse("attic")
+	owners[5].Medium = ParseMedium("tape")
+	owners[9].Medium = ParseMedium("attic")
 	var f Folder
 	roster := NewRoster(instances)
 	run := func() {
-		f.Hits(prefixes, nil, owners, nil, roster)
+		f.FoldHits(prefixes, nil, owners, nil, roster)
 		for i := range instances {
-			f.Other(i)
+			f.RowOfOther(i)
 		}
 	}
 	run()
@@ -258,7 +258,7 @@ func BenchmarkFold(b *testing.B) {
 			var f Folder
 			b.ReportAllocs()
 			for b.Loop() {
-				f.Hits(prefixes, nil, owners, nil, roster)
+				f.FoldHits(prefixes, nil, owners, nil, roster)
 			}
 		})
 	}
@@ -272,7 +272,7 @@ func BenchmarkFold(b *testing.B) {
 		var f Folder
 		b.ReportAllocs()
 		for b.Loop() {
-			f.Hits(prefixes, nil, owners, nil, roster)
+			f.FoldHits(prefixes, nil, owners, nil, roster)
 		}
 	})
 	f("16x1/runs=8", 16, 1, 8)

@@ -25,7 +25,7 @@ func scene(t *testing.T, text string) (owners []Owner, held [][]int) {
 		if !ok1 || !ok2 {
 			t.Fatalf("bad scene part %q", part)
 		}
-		o := Owner{Medium: Parse(medium)}
+		o := Owner{Medium: ParseMedium(medium)}
 		if rest, pool := strings.CutPrefix(who, "pool"); pool {
 			o.Instance = Pool
 			o.Rank = -1
@@ -103,10 +103,10 @@ func (r Row) print() string {
 
 // fold returns one row per instance, in their order.
 func fold(f *Folder, prefixes []Prefix, later []Span, owners []Owner, instances []Instance) []Row {
-	hits := f.Hits(prefixes, later, owners, nil, NewRoster(instances))
+	hits := f.FoldHits(prefixes, later, owners, nil, NewRoster(instances))
 	rows := make([]Row, len(instances))
 	for i := range rows {
-		rows[i] = f.Other(i)
+		rows[i] = f.RowOfOther(i)
 	}
 	for _, h := range hits {
 		rows[h.At] = Row{h.Longest, slices.Clone(h.Media), slices.Clone(h.Ranks)}
@@ -218,7 +218,7 @@ func TestExternalExtendsDisk(t *testing.T) {
 }
 
 func TestOwnersThatCountNowhere(t *testing.T) {
-	gpu := Parse("gpu")
+	gpu := ParseMedium("gpu")
 	owners := []Owner{
 		{Instance: Retired, Medium: gpu},
 		{Instance: Pool, Medium: gpu, Serves: []int32{}},
@@ -242,7 +242,7 @@ func TestSoon(t *testing.T) {
 		0: "6 [{0 4 3 4 4 4 0} {1 3 0 0 0 0 0}]",
 		1: "2 [{0 0 0 0 0 0 0}]",
 	} {
-		for _, h := range f.Hits(prefixes, later, owners, soon, roster) {
+		for _, h := range f.FoldHits(prefixes, later, owners, soon, roster) {
 			if got := fmt.Sprint(h.Longest, " ", h.Ranks); h.At == at && got != want {
 				t.Errorf("row %d: %s, want %s", at, got, want)
 			}

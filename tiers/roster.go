@@ -36,9 +36,9 @@ func NewRoster(instances []Instance) *Roster {
 	return r
 }
 
-// Zeros returns the rows of instances for which neither they nor their pools hold anything,
+// ZeroRows returns the rows of instances for which neither they nor their pools hold anything,
 // in the order NewRoster got them. The caller must not change them.
-func (r *Roster) Zeros() []Row { return r.zeros }
+func (r *Roster) ZeroRows() []Row { return r.zeros }
 
 // positionOf returns where an instance is in the roster.
 func (r *Roster) positionOf(instance int32) (int32, bool) {

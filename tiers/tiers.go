@@ -87,11 +87,11 @@ const (
 	lmcacheDisk = "LMCACHE-L2-"
 )
 
-// Parse maps the medium string of an event to a Medium, ignoring case. The empty
+// ParseMedium maps the medium string of an event to a Medium, ignoring case. The empty
 // string is the device: publishers that name no medium know only that one. A
 // string of no known publisher is Other under its own upper-cased name; it is
 // never taken for a device. Known spellings do not allocate.
-func Parse(raw string) Medium {
+func ParseMedium(raw string) Medium {
 	if len(raw) > len(lmcacheDisk) && strings.EqualFold(raw[:len(lmcacheDisk)], lmcacheDisk) {
 		return Medium{Disk, NameDisk}
 	}
@@ -190,5 +190,5 @@ type Soon struct {
 	From, To       uint32
 }
 
-// Whole returns the end of the whole chunks among blocks [from, to) that the owner holds.
-func (o *Owner) Whole(from, to uint32) uint32 { return to - (to-from)%max(o.Chunk, 1) }
+// EndOfWhole returns the end of the whole chunks among blocks [from, to) that the owner holds.
+func (o *Owner) EndOfWhole(from, to uint32) uint32 { return to - (to-from)%max(o.Chunk, 1) }

@@ -12,7 +12,7 @@ func TestParseMedium(t *testing.T) {
 		t.Helper()
 		want := Medium{tier, name}
 		for _, s := range []string{raw, strings.ToLower(raw), strings.ToUpper(raw)} {
-			if got := Parse(s); got != want {
+			if got := ParseMedium(s); got != want {
 				t.Errorf("Parse(%q) = %v, want %v", s, got, want)
 			}
 		}
@@ -47,11 +47,11 @@ func TestParseMedium(t *testing.T) {
 
 func TestParseAllocates(t *testing.T) {
 	if n := alloctest.PerRun(100, func() {
-		Parse("")
-		Parse("gpu")
-		Parse("shared_storage")
-		Parse("Cpu_Pinned")
-		Parse("EXTERNAL")
+		ParseMedium("")
+		ParseMedium("gpu")
+		ParseMedium("shared_storage")
+		ParseMedium("Cpu_Pinned")
+		ParseMedium("EXTERNAL")
 	}); n != 0 {
 		t.Errorf("known spellings allocate %v times", n)
 	}

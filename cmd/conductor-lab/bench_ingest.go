@@ -120,10 +120,10 @@ func runRecorded(c *ingest.Compared, program *serverFlag, dynamo, profile string
 }
 
 // playerCommand is a process of publishers of bench ingest --stream.
-func playerCommand() *cobra.Command { return publishingCommand("player", ingest.Play) }
+func playerCommand() *cobra.Command { return publishingCommand("player", ingest.RunPlayer) }
 
 // publisherCommand is the publishing process of bench ingest and bench memory.
-func publisherCommand() *cobra.Command { return publishingCommand("publisher", ingest.Publish) }
+func publisherCommand() *cobra.Command { return publishingCommand("publisher", ingest.RunPublisher) }
 
 // publishingCommand is a process that publishes the load it is given, as its parent says over its input and output.
 func publishingCommand[Load any](use string, publish func(Load, io.Reader, io.Writer) error) *cobra.Command {

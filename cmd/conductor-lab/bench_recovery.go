@@ -60,6 +60,6 @@ of 2,000 engines 8,000 ("ulimit -n").`,
 func fleetCommand() *cobra.Command {
 	var load ingest.Load
 	return childCommand("fleet", &load, func(cmd *cobra.Command) error {
-		return recovery.Fleet(load, cmd.InOrStdin(), cmd.OutOrStdout())
+		return recovery.RunFleet(load, cmd.InOrStdin(), cmd.OutOrStdout())
 	})
 }

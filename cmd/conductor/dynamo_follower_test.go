@@ -171,7 +171,7 @@ func followerBody(path []int, byHash bool) string {
 		return fmt.Sprintf(`{"model_name":"m","token_ids":%s}`, list)
 	}
 	var signed []int64
-	for _, local := range hash.Default().Locals(nil, tokens, replicaBlock) {
+	for _, local := range hash.DefaultScheme().AppendLocals(nil, tokens, replicaBlock) {
 		signed = append(signed, int64(local))
 	}
 	list, _ := json.Marshal(signed)
@@ -396,7 +396,7 @@ func TestDynamoFollowers(t *testing.T) {
 	common := func(r *seededRank, path []int, from, to int) bool {
 		own := r.names(path)
 		for i := from; i < to; i++ {
-			if r.parts > 1 || names[hash.Default().Local(followerTokens(path[i]))] != r.algorithm.Event(own[i]) {
+			if r.parts > 1 || names[hash.DefaultScheme().Local(followerTokens(path[i]))] != r.algorithm.Event(own[i]) {
 				return false
 			}
 		}

@@ -50,8 +50,8 @@ func TestExtraKeysOverSockets(t *testing.T) {
 		for i, n := range items {
 			of[i] = []uint64{number(n)}
 		}
-		s := hash.Default()
-		return s.Chain(nil, s.Windows(nil, make([]uint32, len(zeros)), recordedBlock, 0, of))
+		s := hash.DefaultScheme()
+		return s.AppendChain(nil, s.AppendWindows(nil, make([]uint32, len(zeros)), recordedBlock, 0, of))
 	}
 	check := func(held, shaped string) {
 		t.Helper()

@@ -110,7 +110,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 			return sockets.TransportFor(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank}, rules)
 		},
 		Strays: func() []zmq.Stray {
-			_, all := sockets.Strays()
+			_, all := sockets.ListStrays()
 			return all
 		},
 		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.get(), endpoint) },

@@ -198,7 +198,7 @@ func heldBlocks(ctx context.Context, p *process) (map[string][]string, error) {
 	all := make(map[string][]string)
 	_, err = diff.Compare(held, nothing, false, func(b diff.Block) {
 		tier := []string{tiers.Device: "device", tiers.Host: "host_pinned", tiers.Disk: "disk", tiers.External: "external",
-			tiers.Other: b.Medium}[tiers.Parse(b.Medium).Tier]
+			tiers.Other: b.Medium}[tiers.ParseMedium(b.Medium).Tier]
 		key := fmt.Sprintf("%s %s:%d %s", b.Deployment.Model, b.Source.Instance, b.Rank, tier)
 		all[key] = append(all[key], strconv.FormatUint(b.Key, 16))
 	})

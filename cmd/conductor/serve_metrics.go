@@ -21,7 +21,7 @@ func unclaimedMessages(s *zmq.Sockets) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "conductor_unclaimed_messages_total", Help: "Messages on bound sockets whose topic and rank no source claims.",
 	}, func() float64 {
-		messages, _ := s.Strays()
+		messages, _ := s.ListStrays()
 		return float64(messages)
 	})
 }

@@ -37,7 +37,7 @@ func TestRecoveredEagleBlocks(t *testing.T) {
 		for i := range uint32(13) {
 			tokens = append(tokens, i+1)
 		}
-		raw, _ := json.Marshal(hash.Default().Windows(nil, tokens, 4, 1, nil))
+		raw, _ := json.Marshal(hash.DefaultScheme().AppendWindows(nil, tokens, 4, 1, nil))
 		clientHashes := string(raw[1 : len(raw)-1])
 		f := func(s *testServer, path, body, want string) {
 			t.Helper()

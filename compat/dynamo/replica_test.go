@@ -215,7 +215,8 @@ func (s *testServer) answers() []string {
 			for _, group := range []string{"default", "g:h"} {
 				ask("/query", fmt.Sprintf(`{"model_name":"m:x","routing_group":%q,"token_ids":%s}`, group, text))
 				for ahead := range 2 {
-					locals, _ := json.Marshal(hash.Scheme{Seed: hash.DefaultSeed}.Windows(nil, append(longer, firstToken), 4, ahead, items))
+					locals, _ := json.Marshal(hash.Scheme{Seed: hash.DefaultSeed}.AppendWindows(nil, append(longer, firstToken), 4,
+						ahead, items))
 					ask("/query_tiered_by_hash", fmt.Sprintf(`{"model_name":"m:x","routing_group":%q,"block_hashes":%s}`, group, locals))
 				}
 			}

@@ -190,11 +190,11 @@ func (e *routerEvent) restorable(at slot, blocks *dumpBlocks) (*ingest.Stored, e
 // medium reads the tier; none is the device.
 func (e *routerEvent) medium() (tiers.Medium, error) {
 	if e.Tier == nil {
-		return tiers.Parse(""), nil
+		return tiers.ParseMedium(""), nil
 	}
 	for t, name := range tierNames {
 		if name == *e.Tier {
-			return tiers.Parse([]string{"GPU", "CPU", "DISK", "EXTERNAL"}[t]), nil
+			return tiers.ParseMedium([]string{"GPU", "CPU", "DISK", "EXTERNAL"}[t]), nil
 		}
 	}
 	return tiers.Medium{}, fmt.Errorf("storage_tier %.40q is unknown", *e.Tier)

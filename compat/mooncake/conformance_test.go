@@ -136,7 +136,7 @@ func (s *script) prompt(st *scripttest.Step) {
 	must.Succeed(s.T, err)
 	p, err := hash.NewProfile(s.settings(s.Key(st, "profile", profile0)))
 	must.Succeed(s.T, err)
-	chain, err := p.Chain(s.Key(st, "lora", ""), s.Key(st, "salt", ""))
+	chain, err := p.NewDigestChain(s.Key(st, "lora", ""), s.Key(st, "salt", ""))
 	must.Succeed(s.T, err)
 	var tokens []uint32
 	for _, n := range conformance.Numbers(s.Key(st, "tokens", "")) {

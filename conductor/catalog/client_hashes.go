@@ -19,7 +19,7 @@ import (
 // they differ, a deployment remembers which is which. Both cover the look-ahead of a block.
 
 // ClientSeed is the seed of the local hashes Dynamo's clients compute for an adapter and salt.
-func ClientSeed(v scope.Variant) uint64 { return hash.Seeded(hash.DefaultSeed, v.Lora, v.Salt) }
+func ClientSeed(v scope.Variant) uint64 { return hash.DeriveSeed(hash.DefaultSeed, v.Lora, v.Salt) }
 
 // TranslatesClientHashes reports whether client hashes under an adapter and salt differ from local hashes, and are
 // kept.

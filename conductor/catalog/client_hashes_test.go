@@ -74,8 +74,8 @@ func TestForgetsClientHashes(t *testing.T) {
 
 // translating returns a deployment that keeps client hashes.
 func translating() *Deployment {
-	d := &Deployment{Scheme: hash.Default(), Expected: expect.New(1<<20, time.Now).NewSpace("t", 16),
-		Index: index.New(index.Options{Scheme: hash.Default(), KeepClientHashes: true})}
+	d := &Deployment{Scheme: hash.DefaultScheme(), Expected: expect.New(1<<20, time.Now).NewSpace("t", 16),
+		Index: index.New(index.Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})}
 	d.Names = names.New(d.Index, 0, WeightOfIdentity)
 	d.Translation.on = true
 	return d

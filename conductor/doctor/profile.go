@@ -63,11 +63,11 @@ func (d *Doctor) observeProfile(o *Observation) {
 	p, ok := (*c.table)[lora]
 	ok = ok && !scope.Unnamed(lora) // the engine hashes the name or the number
 	parent, known := c.digests[e.Parent]
-	if !ok || e.HasParent && !known || c.chain.Under(p.WithAhead(e.Ahead), lora, salt) != nil {
+	if !ok || e.HasParent && !known || c.chain.SetProfile(p.WithAhead(e.Ahead), lora, salt) != nil {
 		return
 	}
 	if e.HasParent {
-		c.chain.After(parent, e.Tokens, size)
+		c.chain.ResetBehind(parent, e.Tokens, size)
 	} else {
 		c.chain.Reset(e.Tokens, size)
 	}
@@ -186,7 +186,7 @@ func findMatchingProfile(e *events.Event, parts int, registered hash.Settings, a
 		}
 		p = p.WithAhead(e.Ahead)
 		for _, under := range slices.Compact([]scope.Variant{at.Variant, {Lora: at.Variant.Lora}, {Salt: at.Variant.Salt}, {}}) {
-			if chain.Under(p, under.Lora, under.Salt) != nil {
+			if chain.SetProfile(p, under.Lora, under.Salt) != nil {
 				continue
 			}
 			for n := range doctorParts + 1 {

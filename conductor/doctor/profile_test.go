@@ -21,14 +21,14 @@ func TestObserveEndsProfileCheck(t *testing.T) {
 	at := scope.Context{Deployment: scope.Deployment{BlockSize: 16}}
 	d := New(Registered{Context: at, Expiring: func(string) bool { return false }}, time.Now)
 	e := &events.Event{Kind: events.Stored, Tokens: make([]uint32, 10*16)}
-	chain, err := p.Chain("", "")
+	chain, err := p.NewDigestChain("", "")
 	must.Succeed(t, err)
 	chain.Reset(e.Tokens, 16)
 	for i := range chain.Len() {
 		e.Hashes = append(e.Hashes, chain.At(i))
 	}
 	o := Observation{
-		Event: e, Cut: e, Medium: tiers.Parse("GPU"), Count: 10, Blocks: true, Counted: true,
+		Event: e, Cut: e, Medium: tiers.ParseMedium("GPU"), Count: 10, Blocks: true, Counted: true,
 		Context: at, Parts: 1, Local: e.Hashes, Seeds: &Seeds{},
 	}
 	free := func(when string) {

@@ -106,7 +106,7 @@ func (e *explaining) match(roster *catalog.Roster) []match.Row {
 		if e.held[o.holderKey] == nil {
 			e.held[o.holderKey] = make(map[tiers.Medium][][2]int)
 		}
-		whole := o.Whole(from, to)
+		whole := o.EndOfWhole(from, to)
 		if whole < to {
 			e.inPart[o.holderKey] = append(e.inPart[o.holderKey], chunkInPart{o.Medium, int(whole), int(to), int(o.Chunk)})
 		}
@@ -126,7 +126,7 @@ func (e *explaining) match(roster *catalog.Roster) []match.Row {
 
 // noteCounted notes expected blocks that count as held, by the sources without events that they are expected of.
 func (e *explaining) noteCounted(all []tiers.Soon, roster *catalog.Roster) {
-	device := tiers.Parse(tiers.NameDevice)
+	device := tiers.ParseMedium(tiers.NameDevice)
 	for _, b := range all {
 		for i := range roster.Instances {
 			for _, m := range roster.Instances[i].Members {

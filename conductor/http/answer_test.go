@@ -70,10 +70,10 @@ func (f *handFilled) store(reg registration.Registration, medium string, prompt 
 	if blocks == 0 {
 		return
 	}
-	locals := hash.Scheme{Seed: hash.DefaultSeed}.Locals(nil, prompt, testBlock)[:blocks]
+	locals := hash.Scheme{Seed: hash.DefaultSeed}.AppendLocals(nil, prompt, testBlock)[:blocks]
 	err := f.r.Stored(&ingest.Stored{
 		Shard: scope.Shard{Tenant: reg.Tenant, Model: reg.Model}, BlockSize: reg.BlockSize, Source: reg, Rank: int32(reg.Rank),
-		Medium:  tiers.Parse(medium),
+		Medium:  tiers.ParseMedium(medium),
 		Stretch: &index.Stretch{Root: true, Engine: locals, ClientHashes: locals},
 	})
 	must.Succeed(f.t, err)

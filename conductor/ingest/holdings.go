@@ -320,7 +320,7 @@ const otherMedia = "OTHER"
 // mediumOf returns what a medium of the source's events counts as: itself, unless no table has it and the
 // source has stored on too many of those. stores is true for a medium of a stored event. turn is held.
 func (s *holdings) mediumOf(raw string, stores bool) tiers.Medium {
-	m := tiers.Parse(raw)
+	m := tiers.ParseMedium(raw)
 	if m.Tier != tiers.Other {
 		return m
 	}

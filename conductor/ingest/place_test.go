@@ -219,7 +219,8 @@ func TestSaltsAreNotSearched(t *testing.T) {
 		s := saltedSource(c, salts, salts)
 		e := blocksOf(1, 1)
 		e.Medium = "CPU"
-		at, err := s.holdings.namespaces[0].Names.Resolve(&normalize.Change{Cut: e, Medium: tiers.Parse("CPU"), Local: make([]uint64, 4)})
+		at, err := s.holdings.namespaces[0].Names.Resolve(&normalize.Change{Cut: e, Medium: tiers.ParseMedium("CPU"),
+			Local: make([]uint64, 4)})
 		must.Succeed(t, err)
 		removed := &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
 		return len(at.Begins), alloctest.PerRun(100, func() {

@@ -40,7 +40,7 @@ func (s *holdings) countMedia(held heldBlocks) (media []status.MediumBlocks, orp
 		for key, h := range ns.owners {
 			at := slices.IndexFunc(media, func(m status.MediumBlocks) bool { return m.Name == key.Medium })
 			if at < 0 {
-				at, media = len(media), append(media, status.MediumBlocks{Medium: tiers.Parse(key.Medium)})
+				at, media = len(media), append(media, status.MediumBlocks{Medium: tiers.ParseMedium(key.Medium)})
 			}
 			for _, o := range h.owners {
 				media[at].Blocks += in.Of(o)

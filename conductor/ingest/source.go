@@ -484,7 +484,7 @@ func (s *Source) rotateGenerations(ttl time.Duration) {
 			if key.Objects || !ages(key.Medium) {
 				continue
 			}
-			empty := s.holdings.previousGeneration(ns, h, key, tiers.Parse(key.Medium))
+			empty := s.holdings.previousGeneration(ns, h, key, tiers.ParseMedium(key.Medium))
 			s.holdings.past.at = s.shared.now()
 			s.holdings.past.noteEmptied(inspect.Expired, ns.Deployment.Key, key, ns.Deployment.Index.ClearOwner(empty))
 			s.holdings.mu.Lock()

@@ -54,7 +54,7 @@ type zeroRows struct{}
 func zerosOf(r *catalog.Roster) []Row {
 	return r.Keep(zeroRows{}, func() any {
 		zeros := make([]Row, len(r.Instances))
-		for i, zero := range r.Fold.Zeros() {
+		for i, zero := range r.Fold.ZeroRows() {
 			zeros[i] = Row{Instance: r.Instances[i].Name, Row: zero, Approximate: r.Instances[i].Approximate, at: int32(i)}
 		}
 		return zeros
@@ -117,10 +117,10 @@ func boundedBuffer(hashes []uint64) []uint64 {
 func (sc *scratch) buildRows(q *Query, r *catalog.Roster, only int) (best int) {
 	zeros := zerosOf(r)
 	rows, n := sc.rows[:0], len(zeros)
-	others := sc.folder.Others()
+	others := sc.folder.PrefixOfOthers()
 	if only >= 0 {
 		row := zeros[only]
-		row.Row = sc.folder.Other(only)
+		row.Row = sc.folder.RowOfOther(only)
 		for i := range sc.hits {
 			if sc.hits[i].At == int32(only) {
 				row.Row = sc.hits[i].Row
@@ -153,7 +153,7 @@ func (sc *scratch) buildRows(q *Query, r *catalog.Roster, only int) (best int) {
 	rows = append(rows, zeros...)
 	if others > 0 {
 		for i := range rows {
-			rows[i].Row = sc.folder.Other(i)
+			rows[i].Row = sc.folder.RowOfOther(i)
 		}
 	}
 	for i := range sc.hits {

@@ -46,20 +46,20 @@ func addSoon(all []tiers.Soon, b tiers.Soon) []tiers.Soon {
 
 // buildExpectedRows is buildRows for a query with Expected.
 func (sc *scratch) buildExpectedRows(q *Query, owners []tiers.Owner, r *catalog.Roster, only int) (best int) {
-	hits := sc.expected.Hits(sc.match.Prefixes, sc.match.Later, owners, sc.soon, r.Fold)
+	hits := sc.expected.FoldHits(sc.match.Prefixes, sc.match.Later, owners, sc.soon, r.Fold)
 	rows := append(sc.rows[:0], zerosOf(r)...)
-	if sc.folder.Others() > 0 {
+	if sc.folder.PrefixOfOthers() > 0 {
 		for i := range rows {
-			rows[i].Row = sc.folder.Other(i)
+			rows[i].Row = sc.folder.RowOfOther(i)
 		}
 	}
 	for i := range sc.hits {
 		rows[sc.hits[i].At].Row = sc.hits[i].Row
 	}
 	sc.ranks = sc.ranks[:0]
-	if others := sc.expected.Others(); others > 0 {
+	if others := sc.expected.PrefixOfOthers(); others > 0 {
 		for i := range rows {
-			other := sc.expected.Other(i)
+			other := sc.expected.RowOfOther(i)
 			sc.expectIn(&rows[i], &other)
 		}
 	}

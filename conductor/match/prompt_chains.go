@@ -21,7 +21,7 @@ func (sc *scratch) resetPromptChains(d *catalog.Deployment, constant uint64, q *
 	c := &sc.chain
 	for n := range set.All {
 		c.Reset(d.Scheme, q.Tokens, q.BlockSize, n)
-		c.Under(local)
+		c.SetLocalScheme(local)
 		if c != &sc.chain {
 			lookups = append(lookups, index.Lookup{Constant: constant, Chain: c})
 		}

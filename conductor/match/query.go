@@ -209,7 +209,7 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 	}
 	ans.Truncated = sc.match.Truncated
 	owners := d.Owners()
-	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, sc.counted, roster.Fold)
+	sc.hits = sc.folder.FoldHits(sc.match.Prefixes, sc.match.Later, owners, sc.counted, roster.Fold)
 	if ans.Expected = q.Expected; q.Expected {
 		best = sc.buildExpectedRows(q, owners, roster, only)
 	} else {
@@ -238,7 +238,7 @@ func (c *Matcher) HidesUnsalted(id *names.Identity, q *Query) bool {
 }
 
 // noRanks is the row of an instance that is not registered.
-var noRanks = tiers.NewRoster([]tiers.Instance{{}}).Zeros()
+var noRanks = tiers.NewRoster([]tiers.Instance{{}}).ZeroRows()
 
 // rosterFor returns the instances an answer may have rows of, nil for none, and where the
 // only one is that is asked for, -1 for all: see rule ANSWER-1.
@@ -342,10 +342,10 @@ func (sc *scratch) digestsOf(d *catalog.Deployment, q *Query, c *Matcher) bool {
 		}
 		sc.digests = sc.digests[:n+1]
 		chain := &sc.digests[n]
-		if chain.Under(p, q.Lora, q.Salt) != nil {
+		if chain.SetProfile(p, q.Lora, q.Salt) != nil {
 			return false
 		}
-		chain.Memo(c.memo)
+		chain.SetMemo(c.memo)
 		chain.Reset(q.Tokens, q.BlockSize)
 		last = p
 		n++
@@ -427,7 +427,7 @@ func (c *Matcher) Find(d *catalog.Deployment, id *names.Identity, q *Query, rost
 	if !c.HidesUnsalted(id, q) {
 		sc.lookup(d, id, q, c)
 	}
-	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.Owners(), sc.counted, roster.Fold)
+	sc.hits = sc.folder.FoldHits(sc.match.Prefixes, sc.match.Later, d.Owners(), sc.counted, roster.Fold)
 	sc.buildRows(q, roster, -1)
 	return Found{Rows: sc.rows, Match: &sc.match, Counted: sc.counted}
 }

@@ -16,7 +16,7 @@ import (
 // caller's memory, nor a context that may go, nor much of its own.
 func TestScratchBuffersBounded(t *testing.T) {
 	const n = keepHashes + 1
-	c := catalog.New(catalog.Options{Index: index.Options{Scheme: hash.Default(), KeepClientHashes: true}, ExpectedBytes: 1 << 20,
+	c := catalog.New(catalog.Options{Index: index.Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true}, ExpectedBytes: 1 << 20,
 		Now: time.Now})
 	key := scope.Deployment{Tenant: scope.DefaultTenant, Model: "m", BlockSize: 1}
 	c.Join(catalog.NewMember(registration.Registration{Instance: "i", Tenant: key.Tenant, Model: key.Model, BlockSize: 1},

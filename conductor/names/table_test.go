@@ -21,7 +21,7 @@ type lab struct {
 }
 
 func newLab(most int) *lab {
-	x := index.New(index.Options{Scheme: hash.Default()})
+	x := index.New(index.Options{Scheme: hash.DefaultScheme()})
 	return &lab{New(x, most, func(scope.Variant) uint64 { return 1 }), x, x.NewOwner(x.NewSource())}
 }
 

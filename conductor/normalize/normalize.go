@@ -141,7 +141,7 @@ type Normalizer struct {
 // New returns the normalizer of a source.
 func New(opts Options) *Normalizer {
 	if opts.Medium == nil {
-		opts.Medium = func(raw string, _ bool) tiers.Medium { return tiers.Parse(raw) }
+		opts.Medium = func(raw string, _ bool) tiers.Medium { return tiers.ParseMedium(raw) }
 	}
 	return &Normalizer{opts: opts}
 }
@@ -383,7 +383,7 @@ func Locals(dst []uint64, scheme hash.Scheme, e *events.Event, blockSize int) []
 	case len(e.Tokens) == 0 || len(e.Tokens) != len(e.Hashes)*blockSize+e.Ahead:
 		return dst
 	case e.Items == nil && e.Ahead == 0:
-		return scheme.Locals(slices.Grow(dst, len(e.Hashes)), e.Tokens, blockSize)
+		return scheme.AppendLocals(slices.Grow(dst, len(e.Hashes)), e.Tokens, blockSize)
 	}
-	return scheme.Windows(dst, e.Tokens, blockSize, e.Ahead, e.Items)
+	return scheme.AppendWindows(dst, e.Tokens, blockSize, e.Ahead, e.Items)
 }

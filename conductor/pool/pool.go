@@ -443,7 +443,7 @@ func (p *Pool) numberOf(o origin) (objectkey.Pool, bool) {
 
 // tierOf returns the number of a medium. It returns false if the source has too many media.
 func (p *Pool) tierOf(raw string) (objectkey.Tier, bool) {
-	m := tiers.Parse(raw)
+	m := tiers.ParseMedium(raw)
 	for i := range p.media {
 		if p.media[i].Name == m.Name {
 			return objectkey.Tier(i), true

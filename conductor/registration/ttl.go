@@ -59,7 +59,7 @@ func (r *Registration) normalizeTTL(bad *faults) {
 			continue
 		}
 		check(field, d)
-		medium := tiers.Parse(raw).Name
+		medium := tiers.ParseMedium(raw).Name
 		if other, twice := media[medium]; twice && other != d {
 			bad.add(field, "conflict", "%s is the medium %s, which has the time %s under another name", field, medium, other)
 		}

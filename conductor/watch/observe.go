@@ -79,7 +79,7 @@ func batchRow(b *ingest.AppliedBatch) []byte {
 		counts[e.Kind] += e.Count()
 		blocks += len(e.Hashes)
 		if medium == "" && (e.Medium != "" || e.Kind != events.Cleared) {
-			medium = tiers.Parse(e.Medium).Name
+			medium = tiers.ParseMedium(e.Medium).Name
 		}
 	}
 	var e body.Encoder

@@ -164,14 +164,14 @@ func (p *past) applyEvent(ev *events.Event, raw []byte) {
 		*p = past{held: make(map[blockKey]holding), places: p.places, any: p.any, base: p.base, frame: p.frame,
 			clear: bytes.Clone(raw), one: p.one}
 	default:
-		medium := tiers.Parse(ev.Medium).Name
+		medium := tiers.ParseMedium(ev.Medium).Name
 		maps.DeleteFunc(p.held, func(k blockKey, _ holding) bool { return p.places[k.place].medium == medium })
 	}
 }
 
 // placeOf returns the number of an event's place.
 func (p *past) placeOf(ev *events.Event) uint32 {
-	at := place{tiers.Parse(ev.Medium).Name, max(ev.Group, 0), ev.Owned}
+	at := place{tiers.ParseMedium(ev.Medium).Name, max(ev.Group, 0), ev.Owned}
 	number := slices.Index(p.places, at)
 	if number < 0 {
 		number = len(p.places)

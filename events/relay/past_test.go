@@ -79,7 +79,7 @@ func (o *oracle) apply(payload []byte) {
 }
 
 func (o *oracle) event(ev *events.Event) {
-	medium := tiers.Parse(ev.Medium)
+	medium := tiers.ParseMedium(ev.Medium)
 	for i, hash := range ev.Hashes {
 		h := blockPlace{hash, medium.Name, max(ev.Group, 0), ev.Owned}
 		switch {

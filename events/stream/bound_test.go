@@ -72,10 +72,10 @@ func TestInteropBoundSocket(t *testing.T) {
 		s.untilAt(stream.Synced, 1, last)
 		s.wantBlocks(blocks("", uint64(i+1), 0, last))
 	}
-	for n := uint64(0); n == 0; n, _ = sockets.Strays() {
+	for n := uint64(0); n == 0; n, _ = sockets.ListStrays() {
 		stray.do("publish 1")
 	}
-	if _, topics := sockets.Strays(); len(topics) != 1 || topics[0].Topic != "kv@c@org/m@x" {
+	if _, topics := sockets.ListStrays(); len(topics) != 1 || topics[0].Topic != "kv@c@org/m@x" {
 		t.Errorf("topics without a source: %+v", topics)
 	}
 

@@ -213,9 +213,9 @@ type Stray struct {
 	Claims   []Claim   // of all sources with the endpoint; shared, not to be changed
 }
 
-// Strays returns how many messages arrived on shared sockets that no source claims, and the topics
+// ListStrays returns how many messages arrived on shared sockets that no source claims, and the topics
 // with most of them, at most 16 for each address.
-func (s *Sockets) Strays() (messages uint64, all []Stray) {
+func (s *Sockets) ListStrays() (messages uint64, all []Stray) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	messages = s.unclaimed

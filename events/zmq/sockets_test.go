@@ -122,7 +122,7 @@ func TestSocketsDealOut(t *testing.T) {
 	f(sub, "two frames")
 	f(<-a1, "epoch=7")
 	f(<-b, "kv@b")
-	n, strays := s.Strays()
+	n, strays := s.ListStrays()
 	if n != 6 || len(strays) != 6 {
 		t.Errorf("%d messages without a source, topics %+v", n, strays)
 	}
@@ -158,9 +158,9 @@ func TestStraysBounded(t *testing.T) {
 	for i := range 100 {
 		send(t, pub, strconv.Itoa(i)+strings.Repeat("x", 1000), seq, "0")
 	}
-	until(t, "the messages", func() bool { n, _ := s.Strays(); return n == 103 })
+	until(t, "the messages", func() bool { n, _ := s.ListStrays(); return n == 103 })
 	find := func() (total int, found Stray) {
-		_, all := s.Strays()
+		_, all := s.ListStrays()
 		for _, one := range all {
 			if len(one.Topic) > 256 {
 				t.Errorf("a topic of %d bytes is kept", len(one.Topic))
@@ -218,7 +218,7 @@ func TestSocketsRefuseSecondConnection(t *testing.T) {
 	until(t, "forged messages are counted", func() bool { n, _ := src.Refused(); return n == 3 })
 	send(t, honest, "kv@a@m", seq, "two0")
 	f("two0")
-	if n, _ := s.Strays(); n != 0 {
+	if n, _ := s.ListStrays(); n != 0 {
 		t.Errorf("%d messages count as unclaimed", n)
 	}
 	if _, by := src.Refused(); !strings.HasPrefix(by, "127.0.0.1:") {
@@ -276,7 +276,7 @@ func TestSocketsDealOutOversize(t *testing.T) {
 			}
 		}
 	}
-	if n, _ := s.Strays(); n != 2 {
+	if n, _ := s.ListStrays(); n != 2 {
 		t.Errorf("%d messages are no source's, want 2", n)
 	}
 }

@@ -26,9 +26,9 @@ func (c *Chain) Reset(s Scheme, tokens []uint32, blockSize, ahead int) {
 	*c = Chain{scheme: s, under: s, tokens: tokens, size: blockSize, ahead: ahead, local: c.local[:0], seq: c.seq[:0]}
 }
 
-// Under hashes the tokens of single blocks under a scheme of their own, as peers do that mix
+// SetLocalScheme hashes the tokens of single blocks under a scheme of their own, as peers do that mix
 // names into local hashes. It follows Reset.
-func (c *Chain) Under(local Scheme) { c.under = local }
+func (c *Chain) SetLocalScheme(local Scheme) { c.under = local }
 
 // Len returns the number of blocks.
 func (c *Chain) Len() int {

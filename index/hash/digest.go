@@ -84,21 +84,21 @@ type blockExtras struct {
 	written []byte
 }
 
-// Chain returns an empty chain of prompts that have a LoRA adapter and a salt, each
+// NewDigestChain returns an empty chain of prompts that have a LoRA adapter and a salt, each
 // empty if they have none. SGLang's digests do not depend on LoRA.
-func (p Profile) Chain(lora, salt string) (*DigestChain, error) {
+func (p Profile) NewDigestChain(lora, salt string) (*DigestChain, error) {
 	c := new(DigestChain)
-	if err := c.Under(p, lora, salt); err != nil {
+	if err := c.SetProfile(p, lora, salt); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// Under says whose digests the chain is to have, see Profile.Chain. The chain has no
+// SetProfile says whose digests the chain is to have, see Profile.Chain. The chain has no
 // prompt afterwards and keeps its buffers. The zero profile is an error, as are texts
 // that no engine can have hashed because they are not UTF-8; an error leaves the chain
 // as it was.
-func (c *DigestChain) Under(p Profile, lora, salt string) error {
+func (c *DigestChain) SetProfile(p Profile, lora, salt string) error {
 	if p.algorithm == 0 {
 		return fmt.Errorf("no hash profile")
 	}
@@ -147,9 +147,9 @@ func (c *DigestChain) Reset(tokens []uint32, blockSize int) {
 	c.tokens, c.size, c.after, c.digests, c.hashed, c.end = slices.Clip(tokens), blockSize, false, c.digests[:0], 0, 0
 }
 
-// After starts over with the tokens behind a block of the same profile, LoRA adapter
+// ResetBehind starts over with the tokens behind a block of the same profile, LoRA adapter
 // and salt.
-func (c *DigestChain) After(parent Digest, tokens []uint32, blockSize int) {
+func (c *DigestChain) ResetBehind(parent Digest, tokens []uint32, blockSize int) {
 	c.Reset(tokens, blockSize)
 	c.after, c.parent = true, parent
 }

@@ -14,7 +14,7 @@ func TestChainTexts(t *testing.T) {
 		for _, s := range everyProfile() {
 			p, err := NewProfile(s)
 			must.Succeed(t, err)
-			c, err := p.Chain(lora, salt)
+			c, err := p.NewDigestChain(lora, salt)
 			if (err == nil) != want || (c != nil) != want {
 				t.Errorf("lora %q, salt %q: %v", lora, salt, err)
 			}
@@ -27,7 +27,7 @@ func TestChainTexts(t *testing.T) {
 	f("\xc0\xaf", "", false)     // overlong
 	f("", "\xed\xa0\x80", false) // a surrogate
 
-	if c, err := (Profile{}).Chain("", ""); err == nil || c != nil {
+	if c, err := (Profile{}).NewDigestChain("", ""); err == nil || c != nil {
 		t.Error("a chain of no profile")
 	}
 	var none DigestChain
@@ -38,7 +38,7 @@ func TestChainTexts(t *testing.T) {
 
 	c := chainOf(t, vllm(AlgorithmSHA256, "0", ""), "", "", 4, span(1, 8))
 	want := c.At(1)
-	if c.Under(c.profile, "\xff", "") == nil || c.Len() != 2 || c.At(1) != want {
+	if c.SetProfile(c.profile, "\xff", "") == nil || c.Len() != 2 || c.At(1) != want {
 		t.Error("an error changed the chain")
 	}
 }
@@ -74,7 +74,7 @@ func TestDigestsAllocate(t *testing.T) {
 		c := chainOf(t, s, "adapter-A", "tenant-salt", 16, tokens)
 		p := c.profile
 		all := func() {
-			must.Succeed(t, c.Under(p, "adapter-A", "tenant-salt"))
+			must.Succeed(t, c.SetProfile(p, "adapter-A", "tenant-salt"))
 			for _, size := range []int{1, 16, 128} {
 				c.Reset(tokens, size)
 				for i := range c.Len() {
@@ -82,7 +82,7 @@ func TestDigestsAllocate(t *testing.T) {
 				}
 			}
 			parent := *c.Digest(0)
-			c.After(parent, tokens[128:], 128)
+			c.ResetBehind(parent, tokens[128:], 128)
 			c.At(c.Len() - 1)
 		}
 		all()
@@ -145,15 +145,15 @@ func TestGiantPromptsAreNotKept(t *testing.T) {
 	p, err := NewProfile(vllm("xxhash_cbor", "0", ""))
 	must.Succeed(t, err)
 	var digests DigestChain
-	must.Succeed(t, digests.Under(p, "", ""))
+	must.Succeed(t, digests.SetProfile(p, "", ""))
 	var chain Chain
 	for _, n := range []int{keepHashes + 1, 1000} {
 		tokens := make([]uint32, n)
-		chain.Reset(Default(), tokens, 1, 0)
+		chain.Reset(DefaultScheme(), tokens, 1, 0)
 		digests.Reset(tokens, 1)
 		chain.At(n - 1)
 		digests.At(n - 1)
-		chain.Reset(Default(), nil, 1, 0)
+		chain.Reset(DefaultScheme(), nil, 1, 0)
 		digests.Reset(nil, 1)
 		if giant := n > keepHashes; giant != (cap(chain.seq) == 0) || giant != (cap(digests.digests) == 0) {
 			t.Errorf("of %d blocks, room for %d hashes and %d digests is kept", n, cap(chain.seq), cap(digests.digests))

@@ -43,8 +43,8 @@ const DefaultSeed = 1337
 // Scheme is a seed; the zero value is the scheme with seed 0, not the default.
 type Scheme struct{ Seed uint64 }
 
-// Default is the scheme with DefaultSeed.
-func Default() Scheme { return Scheme{DefaultSeed} }
+// DefaultScheme is the scheme with DefaultSeed.
+func DefaultScheme() Scheme { return Scheme{DefaultSeed} }
 
 // Local returns the hash of one block's tokens.
 func (s Scheme) Local(tokens []uint32) uint64 {
@@ -54,8 +54,8 @@ func (s Scheme) Local(tokens []uint32) uint64 {
 	return localCopied(tokens, s.Seed)
 }
 
-// Locals appends the local hash of each complete block to dst.
-func (s Scheme) Locals(dst []uint64, tokens []uint32, blockSize int) []uint64 {
+// AppendLocals appends the local hash of each complete block to dst.
+func (s Scheme) AppendLocals(dst []uint64, tokens []uint32, blockSize int) []uint64 {
 	if blockSize < 1 {
 		return dst
 	}
@@ -74,9 +74,9 @@ func (s Scheme) Next(parentSeq, local uint64) uint64 {
 	return xxh3.HashSeed(b[:], s.Seed)
 }
 
-// Chain appends the sequence hashes of a prompt's local hashes to dst. dst may be
+// AppendChain appends the sequence hashes of a prompt's local hashes to dst. dst may be
 // locals[:0].
-func (s Scheme) Chain(dst, locals []uint64) []uint64 {
+func (s Scheme) AppendChain(dst, locals []uint64) []uint64 {
 	var seq uint64
 	for i, l := range locals {
 		if i == 0 {
@@ -89,8 +89,8 @@ func (s Scheme) Chain(dst, locals []uint64) []uint64 {
 	return dst
 }
 
-// Tokens appends the sequence hashes of a prompt's complete blocks to dst.
-func (s Scheme) Tokens(dst []uint64, tokens []uint32, blockSize int) []uint64 {
+// AppendTokenChain appends the sequence hashes of a prompt's complete blocks to dst.
+func (s Scheme) AppendTokenChain(dst []uint64, tokens []uint32, blockSize int) []uint64 {
 	if blockSize < 1 {
 		return dst
 	}
@@ -107,10 +107,10 @@ func (s Scheme) Tokens(dst []uint64, tokens []uint32, blockSize int) []uint64 {
 	return dst
 }
 
-// Seeded returns the seed of local hashes that carry a LoRA name and a cache
+// DeriveSeed returns the seed of local hashes that carry a LoRA name and a cache
 // salt, the way Dynamo's indexer derives it: base + XXH3-64(0, lora) +
 // XXH3-64(1, salt), an empty string adding nothing.
-func Seeded(base uint64, lora, salt string) uint64 {
+func DeriveSeed(base uint64, lora, salt string) uint64 {
 	if lora != "" {
 		base += xxh3.HashString(lora)
 	}

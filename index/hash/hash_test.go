@@ -23,7 +23,7 @@ func span(first, last uint32) []uint32 {
 func TestLocalVectors(t *testing.T) {
 	f := func(seed uint64, tokens []uint32, blockSize int, want ...uint64) {
 		t.Helper()
-		if got := (Scheme{seed}).Locals(nil, tokens, blockSize); !slices.Equal(got, want) {
+		if got := (Scheme{seed}).AppendLocals(nil, tokens, blockSize); !slices.Equal(got, want) {
 			t.Errorf("got %d, want %d", got, want)
 		}
 	}
@@ -47,11 +47,11 @@ func TestChainVectors(t *testing.T) {
 	f := func(seed uint64, locals []uint64, want ...uint64) {
 		t.Helper()
 		s := Scheme{seed}
-		if got := s.Chain(nil, locals); !slices.Equal(got, want) {
+		if got := s.AppendChain(nil, locals); !slices.Equal(got, want) {
 			t.Errorf("chain of %d = %d, want %d", locals, got, want)
 		}
 		in := slices.Clone(locals)
-		if got := s.Chain(in[:0], in); !slices.Equal(got, want) {
+		if got := s.AppendChain(in[:0], in); !slices.Equal(got, want) {
 			t.Errorf("chain of %d in place = %d, want %d", locals, got, want)
 		}
 	}
@@ -61,7 +61,7 @@ func TestChainVectors(t *testing.T) {
 
 	g := func(seed uint64, tokens []uint32, blockSize int, want ...uint64) {
 		t.Helper()
-		if got := (Scheme{seed}).Tokens(nil, tokens, blockSize); !slices.Equal(got, want) {
+		if got := (Scheme{seed}).AppendTokenChain(nil, tokens, blockSize); !slices.Equal(got, want) {
 			t.Errorf("tokens %d: got %d, want %d", tokens, got, want)
 		}
 	}
@@ -76,7 +76,7 @@ func TestChainVectors(t *testing.T) {
 func TestSeededVectors(t *testing.T) {
 	f := func(lora, salt string, want uint64) {
 		t.Helper()
-		if got := Seeded(DefaultSeed, lora, salt); got != want {
+		if got := DeriveSeed(DefaultSeed, lora, salt); got != want {
 			t.Errorf("Seeded(%q, %q) = %d, want %d", lora, salt, got, want)
 		}
 	}
@@ -89,7 +89,7 @@ func TestSeededVectors(t *testing.T) {
 
 	g := func(lora, salt string, tokens []uint32, want ...uint64) {
 		t.Helper()
-		if got := (Scheme{Seeded(DefaultSeed, lora, salt)}).Locals(nil, tokens, 4); !slices.Equal(got, want) {
+		if got := (Scheme{DeriveSeed(DefaultSeed, lora, salt)}).AppendLocals(nil, tokens, 4); !slices.Equal(got, want) {
 			t.Errorf("locals under (%q, %q) = %d, want %d", lora, salt, got, want)
 		}
 	}
@@ -141,11 +141,11 @@ func TestLazyChain(t *testing.T) {
 			tokens[i] = rng.Uint32N(1000)
 		}
 		size, ahead := rng.IntN(20), max(rng.IntN(24)-12, 0)
-		want := Default().Chain(nil, Default().Windows(nil, tokens, size, ahead, nil))
-		if ahead == 0 && !slices.Equal(want, Default().Tokens(nil, tokens, size)) {
+		want := DefaultScheme().AppendChain(nil, DefaultScheme().AppendWindows(nil, tokens, size, ahead, nil))
+		if ahead == 0 && !slices.Equal(want, DefaultScheme().AppendTokenChain(nil, tokens, size)) {
 			t.Fatalf("%d tokens, size %d: windows without a look-ahead differ from blocks", len(tokens), size)
 		}
-		c.Reset(Default(), tokens, size, ahead)
+		c.Reset(DefaultScheme(), tokens, size, ahead)
 		if c.Len() != len(want) {
 			t.Fatalf("%d tokens, size %d: %d blocks, want %d", len(tokens), size, c.Len(), len(want))
 		}
@@ -169,11 +169,11 @@ func TestChainAllocations(t *testing.T) {
 	var c Chain
 	f := func(size int) {
 		t.Helper()
-		s := Default()
+		s := DefaultScheme()
 		if n := alloctest.PerRun(10, func() {
-			locals = s.Locals(locals[:0], tokens, size)
-			seq = s.Chain(seq[:0], locals)
-			seq = s.Tokens(seq[:0], tokens, size)
+			locals = s.AppendLocals(locals[:0], tokens, size)
+			seq = s.AppendChain(seq[:0], locals)
+			seq = s.AppendTokenChain(seq[:0], tokens, size)
 			c.Reset(s, tokens, size, 0)
 			for i := range c.Len() {
 				c.At(i)
@@ -199,7 +199,7 @@ func BenchmarkTokens(b *testing.B) {
 			b.SetBytes(int64(4 * len(tokens)))
 			b.ReportAllocs()
 			for b.Loop() {
-				dst = Default().Tokens(dst[:0], tokens, size)
+				dst = DefaultScheme().AppendTokenChain(dst[:0], tokens, size)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(dst)), "ns/block")
 		})
@@ -213,6 +213,6 @@ func BenchmarkTokens(b *testing.B) {
 func BenchmarkNext(b *testing.B) {
 	var seq uint64
 	for b.Loop() {
-		seq = Default().Next(seq, 1)
+		seq = DefaultScheme().Next(seq, 1)
 	}
 }

@@ -31,7 +31,7 @@ func BenchmarkMemo(b *testing.B) {
 		b.Run(name+"/memo=warm", func(b *testing.B) {
 			m := newMemo(b, 64<<20)
 			c := chainOf(b, s, "", "", 16, nil)
-			c.Memo(m)
+			c.SetMemo(m)
 			twice(c, tokens)
 			digestPrompts(b, s, m, func() []uint32 { return tokens })
 		})
@@ -56,7 +56,7 @@ func twice(c *DigestChain, tokens []uint32) {
 // digestPrompts computes all digests of prompts of 16-token blocks.
 func digestPrompts(b *testing.B, s Settings, m *Memo, prompt func() []uint32) {
 	c := chainOf(b, s, "", "", 16, nil)
-	c.Memo(m)
+	c.SetMemo(m)
 	b.ReportAllocs()
 	blocks := 0
 	for b.Loop() {
@@ -73,7 +73,7 @@ func BenchmarkMemoSpread(b *testing.B) {
 	s := vllm(AlgorithmSHA256CBOR, "0", "")
 	prompts := make([][]uint32, 256)
 	c := chainOf(b, s, "", "", 16, nil)
-	c.Memo(m)
+	c.SetMemo(m)
 	for i := range prompts {
 		prompts[i] = promptTokens(8192)
 		prompts[i][0] += uint32(i)
@@ -95,7 +95,7 @@ func BenchmarkMemoMiss(b *testing.B) {
 	f := func(name string, m *Memo) {
 		b.Run(name, func(b *testing.B) {
 			c := chainOf(b, vllm(AlgorithmSHA256CBOR, "0", ""), "", "", 16, nil)
-			c.Memo(m)
+			c.SetMemo(m)
 			b.ReportAllocs()
 			for b.Loop() {
 				tokens[0]++

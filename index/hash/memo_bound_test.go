@@ -32,7 +32,7 @@ func TestMemoIsBounded(t *testing.T) {
 		prompt() // grows the chain's buffers
 		before := heapInUse()
 		m := newMemo(t, bound)
-		c.Memo(m)
+		c.SetMemo(m)
 		for half := range 2 {
 			for range 500 {
 				prompt()

@@ -27,7 +27,7 @@ func TestMemoIsLazy(t *testing.T) {
 	m := newMemo(t, 8<<20)
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 1)), 4*40)
 	c := chainOf(t, vllm(AlgorithmSHA256, "0", ""), "adapter-A", "tenant-salt", 4, nil)
-	c.Memo(m)
+	c.SetMemo(m)
 	f := func(tokens []uint32, block, computed int, hits, misses uint64) {
 		t.Helper()
 		before := m.Stats()
@@ -86,7 +86,7 @@ func TestMemoIsClosed(t *testing.T) {
 	for range 4 {
 		done.Go(func() {
 			c := chainOf(t, s, "", "", 3, nil)
-			c.Memo(m)
+			c.SetMemo(m)
 			for i := range 100 {
 				c.Reset(tokens, 3)
 				if *c.Digest(332) != want {
@@ -104,7 +104,7 @@ func TestMemoIsClosed(t *testing.T) {
 	m.Close()
 	done.Wait()
 	c := chainOf(t, s, "", "", 3, nil)
-	c.Memo(m)
+	c.SetMemo(m)
 	c.Reset(tokens, 3)
 	if *c.Digest(332) != want || c.Computed() != 333 {
 		t.Error("a closed memo has digests")
@@ -162,11 +162,11 @@ func memoPrompts(t testing.TB, rng *rand.Rand, n int) (out []memoPrompt) {
 // sameAsWithout compares a chain that has a memo with one that has none, asking for
 // blocks in random order, from the start of the prompt or from a block in it.
 func sameAsWithout(t *testing.T, rng *rand.Rand, c *DigestChain, p memoPrompt) {
-	if err := c.Under(p.profile, p.lora, p.salt); err != nil {
+	if err := c.SetProfile(p.profile, p.lora, p.salt); err != nil {
 		t.Error(err)
 		return
 	}
-	plain, err := p.profile.Chain(p.lora, p.salt)
+	plain, err := p.profile.NewDigestChain(p.lora, p.salt)
 	if err != nil {
 		t.Error(err)
 		return
@@ -176,7 +176,7 @@ func sameAsWithout(t *testing.T, rng *rand.Rand, c *DigestChain, p memoPrompt) {
 	from := 0
 	if n := plain.Len(); n > 1 && rng.IntN(3) == 0 {
 		from = 1 + rng.IntN(n-1)
-		c.After(*plain.Digest(from - 1), p.tokens[from*p.size:], p.size)
+		c.ResetBehind(*plain.Digest(from - 1), p.tokens[from*p.size:], p.size)
 	}
 	if c.Len() != plain.Len()-from {
 		t.Errorf("%d blocks, want %d", c.Len(), plain.Len()-from)
@@ -210,7 +210,7 @@ func TestMemoOfManyPrompts(t *testing.T) {
 			done.Go(func() {
 				rng := rand.New(rand.NewPCG(seed, uint64(2+g)))
 				var c DigestChain
-				c.Memo(m)
+				c.SetMemo(m)
 				for range 150 {
 					sameAsWithout(t, rng, &c, prompts[rng.IntN(len(prompts))])
 				}
@@ -240,7 +240,7 @@ func FuzzMemo(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kindA uint8, loraA, saltA string, sizeA int, dataA []byte, kindB uint8, loraB, saltB string, sizeB int,
 		dataB []byte) {
 		var c DigestChain
-		c.Memo(m)
+		c.SetMemo(m)
 		rng := rand.New(rand.NewPCG(1, 1))
 		ask := func(kind uint8, lora, salt string, size int, data []byte) {
 			all := everyProfile()
@@ -269,11 +269,11 @@ func TestMemoAllocates(t *testing.T) {
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 1)), 8192)
 	for _, s := range everyProfile() {
 		c := chainOf(t, s, "adapter-A", "tenant-salt", 16, nil)
-		c.Memo(m)
+		c.SetMemo(m)
 		twice(c, tokens)
 		before := m.Stats()
 		n := alloctest.PerRun(10, func() {
-			must.Succeed(t, c.Under(c.profile, "adapter-A", "tenant-salt"))
+			must.Succeed(t, c.SetProfile(c.profile, "adapter-A", "tenant-salt"))
 			c.Reset(tokens, 16)
 			c.At(c.Len() - 1)
 		})

@@ -285,6 +285,6 @@ func (p Profile) WithAhead(ahead int) Profile {
 // Size returns the length of the profile's digests in bytes, 32 or 16.
 func (p Profile) Size() int { return p.algorithm.size() }
 
-// Key returns the 64 bits of a digest that events name a block by. The rest of a
+// KeyOf returns the 64 bits of a digest that events name a block by. The rest of a
 // digest of Size 16 is zero.
-func (p Profile) Key(d *Digest) uint64 { return p.algorithm.keyOf(d) }
+func (p Profile) KeyOf(d *Digest) uint64 { return p.algorithm.keyOf(d) }

@@ -275,7 +275,7 @@ func TestDigestsOfRandomPrompts(t *testing.T) {
 			p, err := NewProfile(s)
 			must.Succeed(t, err)
 			lora, salt, size := text(), text(), rng.IntN(30)
-			must.Succeed(t, c.Under(p.WithAhead([]int{0, 0, 1, 2, 3, 8, 40}[rng.IntN(7)]), lora, salt))
+			must.Succeed(t, c.SetProfile(p.WithAhead([]int{0, 0, 1, 2, 3, 8, 40}[rng.IntN(7)]), lora, salt))
 			tokens := randomTokens(rng, rng.IntN(120))
 			c.Reset(tokens, size)
 			same(t, s, &c, lora, salt, tokens, size, rng.IntN)
@@ -285,7 +285,7 @@ func TestDigestsOfRandomPrompts(t *testing.T) {
 			// A chain may be continued behind any block.
 			from := 1 + rng.IntN(c.Len()-1)
 			parent, want := *c.Digest(from - 1), *c.Digest(c.Len() - 1)
-			c.After(parent, tokens[from*size:], size)
+			c.ResetBehind(parent, tokens[from*size:], size)
 			if got := *c.Digest(c.Len() - 1); got != want {
 				t.Fatalf("%+v behind block %d: %x, want %x", s, from-1, got, want)
 			}
@@ -307,7 +307,7 @@ func TestDigestsOfLongBlocks(t *testing.T) {
 			}
 			for _, ahead := range []int{0, 1, 5} {
 				c := chainOf(t, s, "", "", size, tokens)
-				must.Succeed(t, c.Under(c.profile.WithAhead(ahead), lora, salt))
+				must.Succeed(t, c.SetProfile(c.profile.WithAhead(ahead), lora, salt))
 				c.Reset(tokens, size)
 				same(t, s, c, lora, salt, tokens, size, rng.IntN)
 			}
@@ -334,7 +334,7 @@ func FuzzDigests(f *testing.F) {
 		s := all[int(kind)%len(all)]
 		p, err := NewProfile(s)
 		must.Succeed(t, err)
-		c, err := p.Chain(lora, salt)
+		c, err := p.NewDigestChain(lora, salt)
 		if valid := utf8.ValidString(lora) && utf8.ValidString(salt); (err == nil) != valid {
 			t.Fatalf("valid %v, error %v", valid, err)
 		}

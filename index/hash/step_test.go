@@ -10,7 +10,7 @@ func TestStepperIsNext(t *testing.T) {
 	for range 1000 {
 		s := Scheme{Seed: rng.Uint64()}
 		if rng.IntN(2) == 0 {
-			s = Default()
+			s = DefaultScheme()
 		}
 		parent, local := rng.Uint64(), rng.Uint64()
 		if got, want := s.Stepper().Next(parent, local), s.Next(parent, local); got != want {

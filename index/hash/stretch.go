@@ -6,9 +6,9 @@ import "encoding/binary"
 // The last one is shorter: it is found again by the same prompt, and left behind by
 // one that goes on.
 
-// Memo lets the chain look digests up before it computes them, and keep what it
+// SetMemo lets the chain look digests up before it computes them, and keep what it
 // computed. The chain has no prompt afterwards. Nil is no memo, as at the beginning.
-func (c *DigestChain) Memo(m *Memo) {
+func (c *DigestChain) SetMemo(m *Memo) {
 	c.memo = m
 	c.writeScopes()
 	c.Reset(nil, 0)

@@ -43,7 +43,7 @@ func chainOf(t testing.TB, s Settings, lora, salt string, size int, tokens []uin
 	t.Helper()
 	p, err := NewProfile(s)
 	must.Succeed(t, err)
-	c, err := p.Chain(lora, salt)
+	c, err := p.NewDigestChain(lora, salt)
 	must.Succeed(t, err)
 	c.Reset(tokens, size)
 	return c
@@ -408,7 +408,7 @@ func TestLookAheadVectors(t *testing.T) {
 		t.Helper()
 		p, err := NewProfile(vllm(algorithm, "0", ExtraKeysTagged))
 		must.Succeed(t, err)
-		c, err := p.WithAhead(ahead).Chain(lora, salt)
+		c, err := p.WithAhead(ahead).NewDigestChain(lora, salt)
 		must.Succeed(t, err)
 		c.Reset(unsigned(tokens), 4)
 		var got []uint64

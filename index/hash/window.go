@@ -12,10 +12,10 @@ import "slices"
 //	plain    [-----------]              XXH3-64(seed, tokens LE64(3) LE64(7))
 //	ahead 1  [-------------- ]
 
-// Windows appends the hash of each block of size tokens to dst, taken over the
+// AppendWindows appends the hash of each block of size tokens to dst, taken over the
 // ahead tokens behind the block as well: blocks behind which there are fewer have
 // none. items, if not nil, has the numbers of every block, in any order.
-func (s Scheme) Windows(dst []uint64, tokens []uint32, size, ahead int, items [][]uint64) []uint64 {
+func (s Scheme) AppendWindows(dst []uint64, tokens []uint32, size, ahead int, items [][]uint64) []uint64 {
 	if size < 1 {
 		return dst
 	}
@@ -23,7 +23,7 @@ func (s Scheme) Windows(dst []uint64, tokens []uint32, size, ahead int, items []
 		window := tokens[:size+ahead]
 		tokens = tokens[size:]
 		if i < len(items) && len(items[i]) > 0 {
-			dst = append(dst, s.With(window, items[i]))
+			dst = append(dst, s.LocalWithItems(window, items[i]))
 		} else {
 			dst = append(dst, s.Local(window))
 		}
@@ -31,9 +31,9 @@ func (s Scheme) Windows(dst []uint64, tokens []uint32, size, ahead int, items []
 	return dst
 }
 
-// With returns the hash of one block's tokens and the numbers of its items, whose
+// LocalWithItems returns the hash of one block's tokens and the numbers of its items, whose
 // order does not matter.
-func (s Scheme) With(tokens []uint32, items []uint64) uint64 {
+func (s Scheme) LocalWithItems(tokens []uint32, items []uint64) uint64 {
 	if !slices.IsSorted(items) {
 		items = slices.Clone(items)
 		slices.Sort(items)

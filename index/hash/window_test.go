@@ -10,7 +10,7 @@ import (
 func TestWindowVectors(t *testing.T) {
 	f := func(tokens []uint32, size, ahead int, items [][]uint64, want ...uint64) {
 		t.Helper()
-		if got := Default().Windows(nil, tokens, size, ahead, items); !slices.Equal(got, want) {
+		if got := DefaultScheme().AppendWindows(nil, tokens, size, ahead, items); !slices.Equal(got, want) {
 			t.Errorf("windows of %d, size %d, %d ahead, items %d: got %d, want %d", tokens, size, ahead, items, got, want)
 		}
 	}
@@ -31,7 +31,8 @@ func TestWindowVectors(t *testing.T) {
 	f(span(10, 14), -1, 1, nil)
 
 	// Numbers are unsigned: the largest comes last.
-	if a, b := Default().With(span(0, 3), []uint64{1 << 63, 1}), hashWithItems(span(0, 3), []uint64{1, 1 << 63}, DefaultSeed); a != b {
+	a := DefaultScheme().LocalWithItems(span(0, 3), []uint64{1 << 63, 1})
+	if b := hashWithItems(span(0, 3), []uint64{1, 1 << 63}, DefaultSeed); a != b {
 		t.Errorf("got %d, want %d", a, b)
 	}
 }
@@ -44,7 +45,8 @@ func TestPlaceholderVectors(t *testing.T) {
 		t.Errorf("got %d", got)
 	}
 	p := pad(9533257059414191570)
-	if got := Default().Locals(nil, []uint32{10, 20, p, p}, 4); p != 49115154 || !slices.Equal(got, []uint64{71881790567603244}) {
+	got := DefaultScheme().AppendLocals(nil, []uint32{10, 20, p, p}, 4)
+	if p != 49115154 || !slices.Equal(got, []uint64{71881790567603244}) {
 		t.Errorf("placeholder %d: got %d", p, got)
 	}
 }
@@ -61,17 +63,17 @@ func TestWindowsOfPlainBlocks(t *testing.T) {
 			tokens[i] = rng.Uint32()
 		}
 		size, s := rng.IntN(2*stackTokens), Scheme{rng.Uint64()}
-		if got, want := s.Windows(nil, tokens, size, 0, nil), s.Locals(nil, tokens, size); !slices.Equal(got, want) {
+		if got, want := s.AppendWindows(nil, tokens, size, 0, nil), s.AppendLocals(nil, tokens, size); !slices.Equal(got, want) {
 			t.Fatalf("size %d of %d: got %d, want %d", size, len(tokens), got, want)
 		}
 		items := []uint64{rng.Uint64(), rng.Uint64(), rng.Uint64()}
 		given := slices.Clone(items)
-		one := s.With(tokens, items)
+		one := s.LocalWithItems(tokens, items)
 		if !slices.Equal(items, given) {
 			t.Fatalf("items are %d now, were %d", items, given)
 		}
 		rng.Shuffle(len(items), func(i, j int) { items[i], items[j] = items[j], items[i] })
-		if other := s.With(tokens, items); other != one || one == s.Local(tokens) {
+		if other := s.LocalWithItems(tokens, items); other != one || one == s.Local(tokens) {
 			t.Fatalf("%d in another order: %d and %d", items, one, other)
 		}
 	}

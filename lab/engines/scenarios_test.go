@@ -280,8 +280,8 @@ func (q *question) keys(t *testing.T) []uint64 {
 		must.Succeed(t, err)
 		items[i] = []uint64{xxh3.Hash(packed)}
 	}
-	s := hash.Default()
-	return s.Chain(nil, s.Windows(nil, q.Tokens, blockSize, 0, items))
+	s := hash.DefaultScheme()
+	return s.AppendChain(nil, s.AppendWindows(nil, q.Tokens, blockSize, 0, items))
 }
 
 // anyHolds reports whether a rank holds a block of question i.

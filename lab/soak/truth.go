@@ -125,7 +125,7 @@ func (k *Soak) prepare(rng *rand.Rand) error {
 		for _, n := range p.path {
 			p.tokens = append(p.tokens, k.nodes[n].tokens[:]...)
 		}
-		p.keys = hash.Default().Chain(nil, hash.Default().Locals(nil, p.tokens, blockSize))
+		p.keys = hash.DefaultScheme().AppendChain(nil, hash.DefaultScheme().AppendLocals(nil, p.tokens, blockSize))
 		for i, n := range p.path {
 			k.nodes[n].key = p.keys[i]
 		}

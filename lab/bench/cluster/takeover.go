@@ -174,7 +174,7 @@ func (c *Config) newAsker() (*asker, error) {
 	l := c.shardLoad()
 	a := &asker{client: &http.Client{Timeout: patience}, tokens: l.Blocks * l.BlockSize}
 	for i := range l.Sources {
-		tokens := ingest.NewStamper(l, i).Tokens(uint64(i) % c.batchesPerEngine())
+		tokens := ingest.NewStamper(l, i).TokensOf(uint64(i) % c.batchesPerEngine())
 		body, err := json.Marshal(map[string]any{"model": shardModel, "block_size": l.BlockSize, "token_ids": tokens})
 		if err != nil {
 			return nil, err

@@ -155,7 +155,7 @@ func Run(c Config) (*Report, error) {
 	if r.url, err = readAddress(stderr); err != nil {
 		return nil, err
 	}
-	publishing, ports, err := ingest.Start(c.Publisher(c.blocksPerPublisher()), c.Sources)
+	publishing, ports, err := ingest.StartPublishing(c.Publisher(c.blocksPerPublisher()), c.Sources)
 	if err != nil {
 		return nil, err
 	}

@@ -181,8 +181,8 @@ func TestCachesAreClosed(t *testing.T) {
 				}
 			}
 		})
-		if z := s.countSizes(); !evicted || z.StoreBlocks-z.RemoveBlocks != oracle.Memberships() {
-			t.Errorf("evicted %t, %+v, %d held", evicted, z, oracle.Memberships())
+		if z := s.countSizes(); !evicted || z.StoreBlocks-z.RemoveBlocks != oracle.CountMemberships() {
+			t.Errorf("evicted %t, %+v, %d held", evicted, z, oracle.CountMemberships())
 		}
 	}
 	f(func(*Config) {})

@@ -19,7 +19,7 @@ type indexed struct {
 
 // newIndexed returns an empty index for a stream whose names are in place.
 func newIndexed(s *Stream, events string) *indexed {
-	x := &indexed{x: index.New(index.Options{Scheme: hash.Default()}), s: s, tokens: events != Canonical, copies: index.CopySet}
+	x := &indexed{x: index.New(index.Options{Scheme: hash.DefaultScheme()}), s: s, tokens: events != Canonical, copies: index.CopySet}
 	if s.counted {
 		x.copies = index.CopyCount
 	}
@@ -99,7 +99,7 @@ func (c *localChain) At(i int) uint64 {
 	for n := len(c.seq); n <= i; n++ {
 		l := c.local[n]
 		if n > 0 {
-			l = hash.Default().Next(c.seq[n-1], l)
+			l = hash.DefaultScheme().Next(c.seq[n-1], l)
 		}
 		c.seq = append(c.seq, l)
 	}

@@ -190,9 +190,10 @@ func verifyAnswers(c *Config, canonical, named *Stream) (err error) {
 			out.Write(binary.LittleEndian.AppendUint64(nil, h))
 		}
 	}
-	if st := x.x.Stats(); st.Memberships != oracle.Memberships() || st.Blocks != oracle.Unique() {
-		return fmt.Errorf("the index holds %d blocks and %d memberships, the oracle %d and %d", st.Blocks, st.Memberships, oracle.Unique(),
-			oracle.Memberships())
+	if st := x.x.Stats(); st.Memberships != oracle.CountMemberships() || st.Blocks != oracle.CountBlocks() {
+		return fmt.Errorf("the index holds %d blocks and %d memberships, the oracle %d and %d", st.Blocks, st.Memberships,
+			oracle.CountBlocks(),
+			oracle.CountMemberships())
 	}
 	return x.x.Check()
 }

@@ -69,8 +69,8 @@ func (s *Stream) writeOps(to io.Writer) error {
 		return 0
 	}
 	end := s.holdersAtEnd()
-	put(opsHeader{opsMagic, uint32(s.owners), uint32(len(s.ops)), uint64(len(s.seq)), uint64(len(s.gone)), uint64(end.Unique()),
-		uint64(end.Memberships())})
+	put(opsHeader{opsMagic, uint32(s.owners), uint32(len(s.ops)), uint64(len(s.seq)), uint64(len(s.gone)), uint64(end.CountBlocks()),
+		uint64(end.CountMemberships())})
 	for i := range s.ops {
 		o := &s.ops[i]
 		put(&opsRecord{uint32(o.kind), bit(o.hasParent, 1), o.owner, o.from, o.to,

@@ -50,16 +50,16 @@ func (o Oracle) Depths(seq []uint64, dst []index.Prefix) []index.Prefix {
 	return dst
 }
 
-// Memberships counts pairs of owner and block.
-func (o Oracle) Memberships() (n int) {
+// CountMemberships counts pairs of owner and block.
+func (o Oracle) CountMemberships() (n int) {
 	for _, held := range o {
 		n += len(held)
 	}
 	return n
 }
 
-// Unique counts blocks with an owner.
-func (o Oracle) Unique() int {
+// CountBlocks counts blocks with an owner.
+func (o Oracle) CountBlocks() int {
 	all := map[uint64]struct{}{}
 	for _, held := range o {
 		for k := range held {

@@ -126,7 +126,7 @@ func makeFamilies(n, size int) *prompts {
 // hashContent returns the local hashes of the first n blocks of a content.
 func (p *prompts) hashContent(content uint64, n int) []uint64 {
 	tokens := workload.AppendTokens(nil, workload.Segment{ID: content, Len: n * p.size})
-	return hash.Default().Locals(nil, tokens, p.size)
+	return hash.DefaultScheme().AppendLocals(nil, tokens, p.size)
 }
 
 // appendTokens appends the tokens of a block of a trace.
@@ -142,7 +142,7 @@ func (p *prompts) extendChain(chain []int32, local, content uint64, part uint32)
 	b := block{seq: local, local: local, parent: -1, content: content, part: part}
 	if len(chain) > 0 {
 		b.parent = chain[len(chain)-1]
-		b.seq = hash.Default().Next(p.blocks[b.parent].seq, local)
+		b.seq = hash.DefaultScheme().Next(p.blocks[b.parent].seq, local)
 	}
 	if p.bySeq == nil {
 		p.blocks = append(p.blocks, b)

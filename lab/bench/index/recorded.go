@@ -15,7 +15,7 @@ func openStream(path string, apart bool) (*Stream, error) {
 	// Engines announce a block once for each copy, so copies count, as they do in the server by default.
 	r := recording{s: &Stream{counted: true}, apart: apart, media: []string{""}, seq: map[uint64]uint64{}}
 	n := 0
-	for rec, err := range streams.Records(path) {
+	for rec, err := range streams.ReadRecords(path) {
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +155,7 @@ func (r *recording) appendChain(parent uint64, hasParent bool, locals []uint64) 
 	for _, l := range locals {
 		k := l
 		if hasParent {
-			k = hash.Default().Next(parent, l)
+			k = hash.DefaultScheme().Next(parent, l)
 		}
 		r.s.seq, r.s.local = append(r.s.seq, k), append(r.s.local, l)
 		parent, hasParent = k, true

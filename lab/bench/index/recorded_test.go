@@ -54,8 +54,8 @@ func TestRecorded(t *testing.T) {
 		t.Errorf("%d owners of %d tiers, counted %v, %d of %d operations of the load", s.owners, s.tiers, s.counted, s.load, len(s.ops))
 	}
 	prompt := s.local[:3]
-	chain := []uint64{prompt[0], hash.Default().Next(prompt[0], prompt[1])}
-	chain = append(chain, hash.Default().Next(chain[1], prompt[2]))
+	chain := []uint64{prompt[0], hash.DefaultScheme().Next(prompt[0], prompt[1])}
+	chain = append(chain, hash.DefaultScheme().Next(chain[1], prompt[2]))
 	type want struct {
 		kind   kind
 		owner  uint32
@@ -75,7 +75,7 @@ func TestRecorded(t *testing.T) {
 			t.Errorf("operation %d: parent %x, %v", i, o.parent, o.hasParent)
 		}
 	}
-	other := hash.Default().Next(chain[1], s.local[s.ops[9].to-1])
+	other := hash.DefaultScheme().Next(chain[1], s.local[s.ops[9].to-1])
 	for i, w := range []want{
 		{query, 0, false, 0, chain},
 		{store, 0, false, 0, chain[:2]},
@@ -229,7 +229,7 @@ func announce(t *testing.T, rec *streams.Record, arrays bool) []byte {
 			stored.Parent = e.Parent
 		}
 		for _, local := range e.Locals {
-			stored.Tokens = streams.Tokens(stored.Tokens, local)
+			stored.Tokens = streams.AppendTokens(stored.Tokens, local)
 		}
 		list = append(list, stored)
 	}
@@ -248,7 +248,7 @@ func TestRecordedJoinsAsDecoder(t *testing.T) {
 		joined := 0 // events that the decoder joined, of both encodings
 		r := recording{s: new(Stream), media: []string{""}, seq: map[uint64]uint64{}}
 		batches := 0
-		for rec, err := range streams.Records(file) {
+		for rec, err := range streams.ReadRecords(file) {
 			must.Succeed(t, err)
 			before := len(r.s.ops)
 			must.Succeed(t, r.addRecord(&rec))

@@ -57,7 +57,7 @@ func TestSMGShape(t *testing.T) {
 		if p.holes > 0 {
 			holes = len(s.gone) - gaps
 		}
-		if n := held.Memberships(); n < target || n > 2*target {
+		if n := held.CountMemberships(); n < target || n > 2*target {
 			t.Errorf("%s: %d memberships of a target of %d", name, n, target)
 		}
 		if got, want := repeats*100/stores, int(p.repeats); got < want-2 || got > want+2 {

@@ -108,7 +108,7 @@ func (w *wired) applySegment(segment []payload) error {
 		w.locals = w.locals[:0]
 		for j := range batch.Events {
 			if e := &batch.Events[j]; len(e.Tokens) == len(e.Hashes)*e.BlockSize {
-				w.locals = hash.Default().Locals(w.locals, e.Tokens, e.BlockSize)
+				w.locals = hash.DefaultScheme().AppendLocals(w.locals, e.Tokens, e.BlockSize)
 			}
 		}
 		t2 := w.clk.now()

@@ -161,7 +161,7 @@ func (p *phase) readCounters(publishing *harness.Process) counters {
 // runPhase runs both processes at a rate of each source, 0 for the highest.
 func (c *Config) runPhase(perSource float64) (*phase, error) {
 	p := &phase{}
-	publishing, ports, err := Start(c.Publisher(), c.Sources)
+	publishing, ports, err := StartPublishing(c.Publisher(), c.Sources)
 	if err != nil {
 		return nil, err
 	}
@@ -186,8 +186,8 @@ func (c *Config) runPhase(perSource float64) (*phase, error) {
 	return p, nil
 }
 
-// Start starts a publishing process and returns the ports of its sources.
-func Start(cmd *exec.Cmd, sources int) (p *harness.Process, ports []string, err error) {
+// StartPublishing starts a publishing process and returns the ports of its sources.
+func StartPublishing(cmd *exec.Cmd, sources int) (p *harness.Process, ports []string, err error) {
 	if p, err = harness.Start("publishing", cmd); err != nil {
 		return nil, nil, err
 	}

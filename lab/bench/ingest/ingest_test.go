@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		var l Load
 		err := json.Unmarshal([]byte(text), &l)
 		if err == nil {
-			err = Publish(l, os.Stdin, os.Stdout)
+			err = RunPublisher(l, os.Stdin, os.Stdout)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -86,8 +86,8 @@ func TestMessageIsPatched(t *testing.T) {
 			if len(stored.Hashes) != 4 || len(stored.Tokens) != 32 || time.Since(time.Unix(0, int64(b.Time*1e9))) > time.Minute {
 				t.Errorf("batch %d: %+v", seq, stored)
 			}
-			if !slices.Equal(s.Tokens(seq), stored.Tokens) {
-				t.Errorf("batch %d stores %d, not the tokens %d", seq, stored.Tokens, s.Tokens(seq))
+			if !slices.Equal(s.TokensOf(seq), stored.Tokens) {
+				t.Errorf("batch %d stores %d, not the tokens %d", seq, stored.Tokens, s.TokensOf(seq))
 			}
 			for _, h := range stored.Hashes {
 				if seen[h] {
@@ -113,7 +113,7 @@ func TestPayloadIsTheSame(t *testing.T) {
 	s := NewStamper(l, 2)
 	for seq := range uint64(30) {
 		s.stampedMessage(seq + 7)
-		if first := bytes.Clone(s.Payload(seq)); !bytes.Equal(first, NewStamper(l, 2).Payload(seq)) {
+		if first := bytes.Clone(s.StampPayload(seq)); !bytes.Equal(first, NewStamper(l, 2).StampPayload(seq)) {
 			t.Fatalf("batch %d differs", seq)
 		}
 	}

@@ -64,7 +64,7 @@ const firstRoot = 200_000
 func (r *Recorded) readStream(want func(engine, engines int) bool) (*recording, error) {
 	var records []streams.Record
 	out := new(recording)
-	for record, err := range streams.Records(r.Stream) {
+	for record, err := range streams.ReadRecords(r.Stream) {
 		if err != nil {
 			return nil, err
 		}
@@ -169,7 +169,7 @@ func (m *recordedBatch) encodeEvents(list []streams.Event) {
 		text("token_ids")
 		tokens = tokens[:0]
 		for _, local := range event.Locals {
-			tokens = streams.Tokens(tokens, local)
+			tokens = streams.AppendTokens(tokens, local)
 		}
 		must(e.EncodeArrayLen(len(tokens)))
 		for i, token := range tokens {

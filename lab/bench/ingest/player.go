@@ -58,9 +58,9 @@ type playedSocket struct {
 	markers   int
 }
 
-// Play runs a playing process: it says the ports of its publishers, then that each has a subscriber, sends
+// RunPlayer runs a playing process: it says the ports of its publishers, then that each has a subscriber, sends
 // the recording from the time on that the line on in says, in ns since 1970, and ends with in.
-func Play(load Recorded, in io.Reader, out io.Writer) error {
+func RunPlayer(load Recorded, in io.Reader, out io.Writer) error {
 	p := &player{load: load, say: json.NewEncoder(out)}
 	var err error
 	p.rec, err = load.readStream(func(engine, engines int) bool {

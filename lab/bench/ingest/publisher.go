@@ -23,13 +23,13 @@ type publisher struct {
 	window  int             // batches of a source that may be under way
 }
 
-// Publish runs the publishing process: it prints the ports of its sources, obeys
+// RunPublisher runs the publishing process: it prints the ports of its sources, obeys
 // the orders on in, and ends with it.
 //
 //	out   port port ...                 one line
 //	in    rate of all sources, batches/s; 0 is as fast as the consumer applies
 //	in    then, for ever: batches applied, by source, each 8 bytes
-func Publish(l Load, in io.Reader, out io.Writer) error {
+func RunPublisher(l Load, in io.Reader, out io.Writer) error {
 	p := &publisher{load: l, window: Window, applied: make([]atomic.Uint64, l.Sources)}
 	listeners := make([]net.Listener, l.Sources)
 	for i := range listeners {

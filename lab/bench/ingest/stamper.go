@@ -108,9 +108,11 @@ func frameMessage(events []any) []byte {
 	return append(wire, payload.Bytes()...)
 }
 
-// Payload returns the payload of a sequence, the same bytes each time. It is valid until the
+// StampPayload returns the payload of a sequence, the same bytes each time. It is valid until the
 // next call.
-func (s *Stamper) Payload(seq uint64) []byte { return s.stampMessage(seq, float64(seq))[payloadAt:] }
+func (s *Stamper) StampPayload(seq uint64) []byte {
+	return s.stampMessage(seq, float64(seq))[payloadAt:]
+}
 
 // stampedMessage returns the message of a sequence with the time of now; it is valid until the next call.
 func (s *Stamper) stampedMessage(seq uint64) []byte {
@@ -139,8 +141,8 @@ func (s *Stamper) stampMessage(seq uint64, at float64) []byte {
 	return s.wire
 }
 
-// Tokens returns the tokens of the blocks that a batch stores.
-func (s *Stamper) Tokens(seq uint64) (tokens []uint32) {
+// TokensOf returns the tokens of the blocks that a batch stores.
+func (s *Stamper) TokensOf(seq uint64) (tokens []uint32) {
 	for i := range s.load.Blocks {
 		tokens = append(tokens, s.firstToken(seq*uint64(s.load.Blocks)+uint64(i)))
 		for j := 1; j < s.load.BlockSize; j++ {

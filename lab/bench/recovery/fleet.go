@@ -33,9 +33,9 @@ type order struct {
 // Ends are the ports of one engine.
 type Ends struct{ Live, Replay int }
 
-// Fleet runs the engines, in a process of its own. Its first line has their ports. It obeys
+// RunFleet runs the engines, in a process of its own. Its first line has their ports. It obeys
 // orders, one a line, and ends with them.
-func Fleet(l ingest.Load, in io.Reader, out io.Writer) error {
+func RunFleet(l ingest.Load, in io.Reader, out io.Writer) error {
 	f := &fleet{engines: make([]*engine, l.Sources)}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer f.tasks.Wait()
@@ -225,7 +225,7 @@ func (e *engine) publishDue(ctx context.Context) {
 				return
 			}
 		}
-		payload, number := e.live.Payload(seq), binary.BigEndian.AppendUint64(nil, seq)
+		payload, number := e.live.StampPayload(seq), binary.BigEndian.AppendUint64(nil, seq)
 		for _, p := range peers {
 			if p.Send(nil, number, payload) == nil {
 				_ = p.Flush() // the connection's reader sees that it is gone
@@ -261,7 +261,7 @@ func (e *engine) replayFrom(p *zmq.Peer, from uint64) error {
 	e.replays.Lock()
 	defer e.replays.Unlock()
 	for seq := max(from, next-min(next, ring)); seq < next; seq++ {
-		if err := p.Send(nil, binary.BigEndian.AppendUint64(nil, seq), e.old.Payload(seq)); err != nil {
+		if err := p.Send(nil, binary.BigEndian.AppendUint64(nil, seq), e.old.StampPayload(seq)); err != nil {
 			return err
 		}
 	}

@@ -29,7 +29,7 @@ func shapeOf(t *testing.T, file string) shape {
 		hash   uint64
 	}
 	held := map[block]int{}
-	for r, err := range Records(file) {
+	for r, err := range ReadRecords(file) {
 		if err != nil {
 			t.Fatal(err)
 		}

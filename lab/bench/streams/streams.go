@@ -53,8 +53,8 @@ type Event struct {
 	Medium    string   // "" is the device
 }
 
-// Tokens appends the BlockSize token ids that stand for a block with this local hash.
-func Tokens(dst []uint32, local uint64) []uint32 {
+// AppendTokens appends the BlockSize token ids that stand for a block with this local hash.
+func AppendTokens(dst []uint32, local uint64) []uint32 {
 	const vocabulary = 150_001
 	for k := range uint32(BlockSize) {
 		dst = append(dst, uint32(local>>(4*k)%vocabulary)+k)
@@ -62,9 +62,9 @@ func Tokens(dst []uint32, local uint64) []uint32 {
 	return dst
 }
 
-// Records reads a file. A failure comes once, as the last pair, and says where in the file,
+// ReadRecords reads a file. A failure comes once, as the last pair, and says where in the file,
 // counted in records and in bytes of the uncompressed file. The caller may keep records.
-func Records(path string) iter.Seq2[Record, error] {
+func ReadRecords(path string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		f, err := os.Open(path)
 		if err != nil {

@@ -127,7 +127,7 @@ func TestReadRefusesDamage(t *testing.T) {
 // TestTokens requires that a block's tokens are those that a recording's other readers make.
 func TestTokens(t *testing.T) {
 	local := uint64(0x0123456789abcdef)
-	got := Tokens([]uint32{5}, local)
+	got := AppendTokens([]uint32{5}, local)
 	if len(got) != 1+BlockSize || got[0] != 5 {
 		t.Fatalf("%d tokens appended: %v", len(got)-1, got)
 	}
