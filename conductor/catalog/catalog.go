@@ -27,7 +27,7 @@ type Catalog struct {
 	byKey      map[scope.Deployment]*Deployment // guarded by mu
 	sizes      sizesByShard                     // guarded by mu
 	revision   atomic.Uint64                    // how often a member came, went or changed its aliases
-	aliases    aliases                          // of the members, see aliases.go
+	aliases    aliases                          // of the members, see models.go
 	fleet      Fleet                            // nil is none, see KnowFleet
 	PrefixRoom *prefixes.Room
 	Expected   *expect.Table
@@ -62,44 +62,43 @@ func New(o Options) *Catalog {
 // Revision changes when a source comes, goes or has other aliases.
 func (c *Catalog) Revision() uint64 { return c.revision.Load() }
 
-// Join makes a member's instance visible in the deployment it is registered for. Pools are never rows. A member
-// takes the place of another one with its key.
-func (c *Catalog) Join(m *Member) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.revision.Add(1)
-	c.members[m.Key()] = m
-	c.aliases.count(m, 1)
-	d := c.deploymentOf(m.Registration.Deployment())
-	d.refs++
-	if m.Registration.IsPool() {
-		d.AwaitTokens() // before another source's next removal: a pool names blocks that engines evict
-		d.pooled[m] = true
-	} else {
-		in := d.instance(m.Registration.Instance)
-		in.members[m] = true
-		m.Home, m.InstanceID = d, in.id
-	}
-	c.publish(d, m)
-}
+// Join makes a member's instance visible in the deployment it is registered for. Pools are never rows.
+func (c *Catalog) Join(m *Member) { c.Replace(nil, m) }
 
-// Part undoes join.
-func (c *Catalog) Part(m *Member) {
+// Replace lets a member join, and another one part, which may have the same key; nil is none. A query sees one of the two.
+func (c *Catalog) Replace(old, m *Member) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.revision.Add(1)
-	if c.members[m.Key()] == m {
-		delete(c.members, m.Key())
+	if m != nil { // first, so that a deployment which both are in stays
+		c.members[m.Key()] = m
+		c.aliases.count(m, 1)
+		d := c.deploymentOf(m.Registration.Deployment())
+		d.refs++
+		if m.Registration.IsPool() {
+			d.AwaitTokens() // before another source's next removal: a pool names blocks that engines evict
+			d.pooled[m] = true
+		} else {
+			in := d.instance(m.Registration.Instance)
+			in.members[m] = true
+			m.Home, m.InstanceID = d, in.id
+		}
+		c.publish(d, m)
 	}
-	c.aliases.count(m, -1)
-	d := c.byKey[m.Registration.Deployment()]
-	if m.Registration.IsPool() {
-		delete(d.pooled, m)
-	} else {
-		delete(d.instances[m.Registration.Instance].members, m)
+	if old != nil {
+		if c.members[old.Key()] == old {
+			delete(c.members, old.Key())
+		}
+		c.aliases.count(old, -1)
+		d := c.byKey[old.Registration.Deployment()]
+		if old.Registration.IsPool() {
+			delete(d.pooled, old)
+		} else {
+			delete(d.instances[old.Registration.Instance].members, old)
+		}
+		c.publish(d, old)
+		c.release(d)
 	}
-	c.publish(d, m)
-	c.release(d)
 }
 
 // Member returns the member with a key, nil if there is none. It may be a recovered one.
@@ -249,7 +248,7 @@ func (all sizesByShard) note(key scope.Deployment, there bool) {
 	}
 }
 
-// deploymentOf returns the deployment, making it when new. c.mu is held.
+// deploymentOf returns the deployment, making it when new. Catalog.mu is held.
 func (c *Catalog) deploymentOf(key scope.Deployment) *Deployment {
 	d, ok := c.byKey[key]
 	if !ok {
@@ -272,7 +271,7 @@ func (c *Catalog) deploymentOf(key scope.Deployment) *Deployment {
 	return d
 }
 
-// release drops one reference and the deployment with the last one. c.mu is held.
+// release drops one reference and the deployment with the last one. Catalog.mu is held.
 func (c *Catalog) release(d *Deployment) {
 	if d.refs--; d.refs == 0 {
 		delete(c.byKey, d.Key)
@@ -397,10 +396,10 @@ func (c *Catalog) BlockSizes(p scope.Shard) []int {
 }
 
 // HashSeed is the seed of the canonical hashes, which only replicas of the same can
-// take from a snapshot (Options.HashSeed).
+// take from a snapshot (conductor.Options.HashSeed).
 func (c *Catalog) HashSeed() uint64 { return c.Options.Scheme.Seed }
 
-// KeepsClientHashes reports whether Options.KeepClientHashes is set.
+// KeepsClientHashes reports whether conductor.Options.KeepClientHashes is set.
 func (c *Catalog) KeepsClientHashes() bool { return c.Options.KeepClientHashes }
 
 // MembersIn returns the members that have entered a deployment, by their numbers in its index.

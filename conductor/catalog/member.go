@@ -19,7 +19,6 @@ import (
 type Member struct {
 	Registration registration.Registration // never changed, but for the aliases
 	Profile      hash.Profile              // of Registration
-	Recovered    bool                      // it came from a peer and is not registered here
 	Findings     *doctor.Findings
 	Lives        lifetime.Tracker     // how long blocks stay with the engine
 	Status       func() stream.Status // of its stream

@@ -12,7 +12,7 @@ import (
 // the blocks.
 func (a *applier) confirmExpected(ns *namespace, c *normalize.Change, res *index.StoreResult) {
 	space := ns.Deployment.Expected
-	if !space.Awaits(ns.Member.InstanceID, c.Owner.Rank) {
+	if !space.Awaits(ns.InstanceID, c.Owner.Rank) {
 		return
 	}
 	id := ns.Names.Table.Base()
@@ -46,7 +46,7 @@ func (a *applier) confirmExpected(ns *namespace, c *normalize.Change, res *index
 			keys = append(keys, h^id.Constant^expect.NamesMix)
 		}
 	}
-	if space.Announced(ns.Member.InstanceID, c.Owner.Rank, keys) {
+	if space.Announced(ns.InstanceID, c.Owner.Rank, keys) {
 		a.effects.Relieved = true
 	}
 	if a.expectedKeys = keys; cap(keys) > keptHashes {
@@ -61,7 +61,7 @@ func (a *applier) clearExpected(e *events.Event, rank int32) {
 	}
 	for _, ns := range a.holdings.namespaces {
 		if ns.Deployment != a.member.Home && ns.Deployment.Key.Within(e) {
-			ns.Deployment.Expected.Drop(ns.Member.InstanceID, rank)
+			ns.Deployment.Expected.Drop(ns.InstanceID, rank)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (s *Source) dropExpected() {
 	}
 	for _, ns := range s.holdings.namespaces {
 		for key := range ns.owners {
-			ns.Deployment.Expected.Drop(ns.Member.InstanceID, key.Rank)
+			ns.Deployment.Expected.Drop(ns.InstanceID, key.Rank)
 		}
 	}
 }

@@ -32,9 +32,11 @@ func (c *Sources) reportContest(n Contest) {
 			s.applier.drop(events.ContestedHash, 1)
 		}
 		reportContest(n.By, n.Hash, n.Other)
+		n.By.LogFindings(&c.log)
 	}
 	if n.Other != nil {
 		reportContest(n.Other, n.Hash, n.By)
+		n.Other.LogFindings(&c.log)
 	}
 }
 

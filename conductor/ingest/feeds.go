@@ -26,7 +26,7 @@ type Feed interface {
 // state.
 type FeedFunc func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) Feed
 
-// FeedBy lets open make the feeds of sources from now on, and returns what made them before.
+// FeedBy lets open make the feeds of sources, and returns what made them before. Call it before the first registration.
 func (c *Sources) FeedBy(open FeedFunc) (before FeedFunc) {
 	before, c.open = c.open, open
 	return before

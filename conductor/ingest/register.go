@@ -174,6 +174,10 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 		c.log.Info().Str("source", old.Registration.Key().String()).Str("for",
 			key.String()).Msg("source gives way, because there are too many")
 	}
+	var gone *catalog.Member
+	if old != nil {
+		gone = old.Member
+	}
 	if full || taken && !old.recovered {
 		c.removeSource(old)
 	}
@@ -182,9 +186,10 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 	s.givesWay = opts.GivesWay
 	if taken && old.recovered {
 		s.inheritFrom(old)
-		c.removeSource(old) // now, so that the instance is a row all the time
+		c.removeSource(old)
 	}
 	c.sources[key] = s
+	c.catalog.Replace(gone, s.Member) // at once, so that queries see the instance all the time
 	observeEndpoint(c, s)
 	c.watching.Do(func() { go c.watch() })
 	go c.follow(s)
@@ -211,6 +216,7 @@ func (c *Sources) UnregisterIf(key registration.Key, meant *Source) (registratio
 	if ok {
 		delete(c.sources, key)
 		c.removeSource(s)
+		c.catalog.Replace(s.Member, nil)
 	}
 	c.mu.Unlock()
 	if !ok {
@@ -291,7 +297,7 @@ func (c *Sources) newSource(r registration.Registration, static bool) *Source {
 		f.source = s
 	}
 	s.states = statelog.New(c.log.With().Str("source", r.Key().String()).Logger(), s.feed.Status, c.opts.Stream.StaleAfter)
-	c.addSource(s) // last: queries see it from here on
+	c.addSource(s)
 	return s
 }
 
@@ -299,9 +305,10 @@ func (c *Sources) newSource(r registration.Registration, static bool) *Source {
 // held.
 func newRecovered(c *Sources, r registration.Registration) *Source {
 	s := c.unjoined(r)
-	s.feed, s.recovered, s.Member.Recovered = newUnfollowed(c.now()), true, true
+	s.feed, s.recovered = newUnfollowed(c.now()), true
 	s.by = registration.Registrar{Kind: registration.ByPeer, At: s.opened}
 	c.addSource(s)
+	c.catalog.Join(s.Member)
 	return s
 }
 

@@ -370,8 +370,6 @@ func (s *Source) inheritFrom(old *Source) {
 	if old.expires != nil {
 		old.expires.Stop()
 	}
-	old.holdings.mu.Lock()
-	defer old.holdings.mu.Unlock()
 	if !s.Registration.SharesRowsWith(old.Registration) || !old.settled && !s.AtGate() {
 		return // what it holds goes when it stops; a recovery at work can give it no more
 	}
@@ -408,10 +406,14 @@ func (s *Source) inheritFrom(old *Source) {
 		}
 	}
 	s.shared.catalog.Pass(passed, old.Member, s.Member)
+	old.holdings.mu.Lock()
+	tallies := old.holdings.tallies
+	old.holdings.namespaces, old.holdings.tallies = left, nil
+	old.holdings.mu.Unlock()
 	s.holdings.mu.Lock()
-	s.holdings.namespaces, s.holdings.tallies = taken, old.holdings.tallies
+	s.holdings.namespaces, s.holdings.tallies = taken, tallies
 	s.holdings.mu.Unlock()
-	old.holdings.namespaces, old.holdings.tallies, old.gone = left, nil, true
+	old.gone = true
 	if s.settled && s.marked {
 		s.feed.ResumeBehind(s.mark)
 	}

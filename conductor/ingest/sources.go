@@ -76,7 +76,7 @@ func (c *Sources) Registrations() []registration.Registration {
 	return slices.Collect(c.sources.registrations())
 }
 
-// addSource makes a source visible in the deployment it is registered for. c.mu is held.
+// addSource counts a source in. It is not in the catalog yet. c.mu is held.
 func (c *Sources) addSource(s *Source) {
 	c.sorted.Store(nil)
 	if !s.Registration.IsApproximate() { // those follow none
@@ -87,11 +87,10 @@ func (c *Sources) addSource(s *Source) {
 		c.recovered++
 	}
 	s.group = c.groups.join(s.Registration)
-	c.catalog.Join(s.Member)
 }
 
-// removeSource undoes addSource. The journal records nothing more of the source. c.mu is held, and
-// retire follows.
+// removeSource undoes addSource. The tape records nothing more of the source. c.mu is held; the source leaves the catalog,
+// and retire follows.
 func (c *Sources) removeSource(s *Source) {
 	c.sorted.Store(nil)
 	if p := s.Registration.Publisher(); !s.Registration.IsApproximate() {
@@ -105,7 +104,6 @@ func (c *Sources) removeSource(s *Source) {
 	}
 	c.leaving[s] = true
 	s.tape.Unregister()
-	c.catalog.Part(s.Member)
 }
 
 // Find returns the source under a key, nil if there is none. It may be a recovered one.
@@ -185,6 +183,9 @@ type Options struct {
 func New(catalog *catalog.Catalog, opts Options) *Sources {
 	if opts.SilentAfter == 0 {
 		opts.SilentAfter = defaultSilentAfter
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
 	}
 	c := &Sources{
 		sources: make(sourcesByKey), following: make(map[registration.Publisher][]*Source),

@@ -82,7 +82,7 @@ func (p *Replay) begin() {
 	p.c.Sources().FeedBy(func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) ingest.Feed {
 		p.fresh = ingest.NewRecorded(p.clock, p.opts.Stream.StaleAfter)
 		if r.IsApproximate() {
-			p.fresh.SetState(stream.Approximate, "", p.clock()) // which the journal has no record of
+			p.fresh.Change(func(st *stream.Status) { st.State = stream.Approximate }) // which the tape has no record of
 		}
 		return p.fresh
 	})
