@@ -27,11 +27,11 @@
 //
 // Lock order: Sources.cutting; the turns of sources, several of them by key; Sources.mu, which guards which sources
 // there are; Catalog.mu, which guards deployments; names.Table.mu; then one of Deployment.ownersMu and
-// holdings.mu; then the locks of the index. An index is never asked for anything under Sources.mu or Catalog.mu, no
-// turn is waited for and no stream is closed under them. What the index calls back under its locks takes none of
-// these: of a table it needs names.Table.Of alone, which reads without a lock. The tape's lock is a leaf: a record may
-// be put under any other, and so is that of expect.Table, which has the blocks that routers have reported and engines
-// have not announced yet.
+// holdings.mu; then the locks of the index. No turn is waited for and no stream is closed under Sources.mu or Catalog.mu,
+// and no index walks its blocks under them, except when a registration takes over what a recovery brought. What the index
+// calls back under its locks takes none of these: of a table it needs names.Table.Of alone, which reads without a lock.
+// The tape's lock is a leaf: a record may be put under any other, and so is that of expect.Table, which has the blocks that
+// routers have reported and engines have not announced yet.
 package conductor
 
 import (
@@ -94,7 +94,7 @@ type Options struct {
 	MaxBytesTotal int64
 	// KeepClientHashes keeps client hashes, for snapshots and for queries by them under
 	// adapters and salts. They cost 8 bytes a block and an entry of translation where they
-	// differ from local hashes (see clienthash.go). Deployments with blocks from a peer pay the
+	// differ from local hashes (see catalog/client_hashes.go). Deployments with blocks from a peer pay the
 	// 8 bytes, all others nothing.
 	KeepClientHashes bool
 	// Completeness is which objects make a block of a pool count (pool.completeness).
@@ -111,7 +111,7 @@ type Options struct {
 	// TTL is the time to live of sources whose registration names none, 0 for none.
 	TTL time.Duration
 	// SilentAfter is how long a source may be silent while it is asked for before
-	// that is a finding, defaultSilentAfter when 0.
+	// that is a finding, 5 minutes when 0.
 	SilentAfter time.Duration
 	// MinSynced is how many sources must be synced before Ready says so (ready.min_sources).
 	MinSynced int

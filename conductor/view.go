@@ -78,8 +78,8 @@ func (v View) May(tenant string) error {
 	return ErrForbidden
 }
 
-// Answer answers a query for a model or an alias of one, and lends the answer to use, as Conductor.Answer does. It returns ErrForbidden, a
-// *FieldError for a token id beyond Options.MaxTokenID, or an *UnservedError.
+// Answer answers a query for a model or an alias of one, and lends the answer to use, as match.Matcher.Answer does. It
+// returns ErrForbidden, an *invalid.FieldError for a token id beyond Options.MaxTokenID, or an *UnservedError.
 func (v View) Answer(q *match.Query, use func(*match.Answer)) error {
 	if err := v.admits(q); err != nil {
 		return err

@@ -1,8 +1,8 @@
 // Package body reads request bodies for every dialect and writes their answers, in JSON
 // and in msgpack.
 //
-//	socket --Fill--> Src --Scan--> Members, Tokens, Hashes --dialect--> conductor.Query
-//	conductor.Answer --dialect--> Encoder --> Out
+//	socket --Fill--> Src --Scan--> Members, Tokens, Hashes --dialect--> match.Query
+//	match.Answer --dialect--> Encoder --> Out
 //
 // A dialect describes an object by a Shape. Scan reads the object in one pass: lists of
 // numbers go into the buffers of the Request, other fields stay text. Members keep the

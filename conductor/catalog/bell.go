@@ -15,10 +15,10 @@ import (
 type bell struct {
 	awaited atomic.Bool
 	mu      sync.Mutex
-	rung    chan struct{} // closed by ring; guarded by mu
+	rung    chan struct{} // closed by Ring; guarded by mu
 }
 
-// Wait returns a channel that the next ring closes.
+// Wait returns a channel that the next Ring closes.
 func (b *bell) Wait() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -29,6 +29,7 @@ func (b *bell) Wait() <-chan struct{} {
 	return b.rung
 }
 
+// Ring wakes those who wait. Call it after the change.
 func (b *bell) Ring() {
 	if !b.awaited.Load() {
 		return

@@ -99,14 +99,14 @@ func (t *translation) forget(in *index.Index) {
 	t.of, t.full = living, max(minTranslations, 2*len(living))
 }
 
-// Entries returns the map, which a later forget leaves as it is; guarded by mu.
+// Entries returns the map. A later forget leaves it as it is, but LearnClientHashes adds to it: read it with LocalIn.
 func (t *translation) Entries() map[uint64]uint64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.of
 }
 
-// LocalIn is LocalOf for what was all at some time, which a later learn may still change.
+// LocalIn looks a client hash up in all, which an earlier call of Entries has returned.
 func (t *translation) LocalIn(all map[uint64]uint64, clientHash uint64) (uint64, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

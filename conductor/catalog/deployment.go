@@ -37,7 +37,7 @@ type Deployment struct {
 	kinds     map[int]string              // attention groups by index, as engines have told
 	holders   map[index.Source]*Namespace // by their numbers in the index
 
-	ownersMu   sync.Mutex                    // serialises writers of owners
+	ownersMu   sync.Mutex                    // serialises writers of ownerTable
 	ownerTable atomic.Pointer[[]tiers.Owner] // what owners of the index are, by index.Owner; append-only
 
 	// What queries read, changed under Catalog.mu only unless atomic.
@@ -45,16 +45,16 @@ type Deployment struct {
 	Asked      askedCounts                             // by queries
 	LookAheads usedLookAheads                          // of the namespaces
 	tokenless  atomic.Bool                             // blocks come without tokens
-	Parts      atomic.Int32                            // most parts of a published block; 0 while none had several: see normalize/parts.go
+	Parts      atomic.Int32                            // most parts of a published block, 0 while none had several
 	Summary    *prefixes.Summary                       // of what queries ask for
 	view       atomic.Pointer[Instances]               // registered instances
 	outdated   atomic.Bool                             // the view is older than the instances
 	Bell       bell                                    // rings when answers may have changed
 	Pools      atomic.Pointer[[]*Member]               // registered pools, sorted by key; never changed once published
-	Profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
+	Profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see Profile; likewise, nil when there is none
 
-	Expected    *expect.Space                // see expected.go
-	Translation translation                  // of client hashes, see clienthash.go
+	Expected    *expect.Space                // what routers have reported and engines have not announced
+	Translation translation                  // of client hashes, see client_hashes.go
 	Seeds       atomic.Pointer[doctor.Seeds] // of the base model; others while no source is in the deployment
 	log         zerolog.Logger
 	tidying     atomic.Bool // a tidy is due
@@ -71,7 +71,7 @@ type seenInstance struct {
 type Instance struct {
 	ID      int32
 	Name    string
-	Address string  // by which routers know it, "" if they do not: see workers.go
+	Address string  // by which routers know it, "" if they do not: see workerAddress
 	Ranks   []int32 // registered ranks, ascending
 	loras   map[string]bool
 	Members []*Member // by rank
@@ -134,7 +134,7 @@ func (d *Deployment) Owners() []tiers.Owner {
 	return nil
 }
 
-// instance returns the named instance, making it when new. c.mu is held.
+// instance returns the named instance, making it when new. Catalog.mu is held.
 func (d *Deployment) instance(name string) *seenInstance {
 	in, ok := d.instances[name]
 	if !ok {
@@ -145,7 +145,7 @@ func (d *Deployment) instance(name string) *seenInstance {
 }
 
 // ids returns the ids of named instances, whether or not they are there yet; nil for
-// all. c.mu is held.
+// all. Catalog.mu is held.
 func (d *Deployment) ids(names []string) []int32 {
 	var all []int32
 	for _, name := range names {
@@ -155,7 +155,7 @@ func (d *Deployment) ids(names []string) []int32 {
 }
 
 // publish lets the next query rebuild the rows: many registrations cost one. changed is the source
-// that came, went or announced an adapter. c.mu is held.
+// that came, went or announced an adapter. Catalog.mu is held.
 func (c *Catalog) publish(d *Deployment, changed *Member) {
 	d.outdated.Store(true)
 	defer d.Bell.Ring()
@@ -185,7 +185,7 @@ func (d *Deployment) Rows(c *Catalog) *Instances {
 	return d.view.Load()
 }
 
-// rebuild makes the view. c.mu is held.
+// rebuild makes the view. Catalog.mu is held.
 func (d *Deployment) rebuild() {
 	rows := make([]Instance, 0, len(d.instances))
 	for name, in := range d.instances {

@@ -7,7 +7,7 @@
 //
 // A deployment is what a router asks about: everything of one tenant, model and block size. A member is a source that is
 // registered for one deployment, and may hold blocks in further ones: it has a namespace in each. What follows the
-// publisher of a source, and fills its namespaces, is in package conductor. This package does not know it.
+// publisher of a source, and fills its namespaces, is in package ingest. This package does not know it.
 //
 // Invariants:
 //
@@ -18,6 +18,6 @@
 //  4. Registration of a member never changes; only its aliases do.
 //
 // All methods are safe for concurrent use. Catalog.mu guards the maps; a query takes it for reading, for one map lookup.
-// Under it no index is asked for anything but memory that is new, and no other lock of this package is taken except
-// Deployment.ownersMu.
+// Under it names.Table.mu, the locks of findings, of a bell and of expect.Table are taken, and once for a deployment that of
+// its index, which then keeps the names of blocks that leave (AwaitTokens). Deployment.ownersMu is apart from it.
 package catalog

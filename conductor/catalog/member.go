@@ -17,7 +17,7 @@ import (
 
 // Member is one source as its deployment and queries see it. What follows its publisher is not known here.
 type Member struct {
-	Registration registration.Registration // never changed, but for the aliases
+	Registration registration.Registration // never changed; Registered has the aliases of now
 	Profile      hash.Profile              // of Registration
 	Findings     *doctor.Findings
 	Lives        lifetime.Tracker     // how long blocks stay with the engine
@@ -26,7 +26,7 @@ type Member struct {
 	Heard        atomic.Int64         // when its last batch with events was applied, in ns since 1970; 0: none was
 
 	aliases    atomic.Pointer[[]string] // in place of those of Registration, never nil; changed under Catalog.mu
-	Home       *Deployment              // that it is registered for, nil for a pool; set by join
+	Home       *Deployment              // that it is registered for, nil for a pool; set by Join
 	InstanceID int32                    // the number of its instance there
 
 	// announced has the adapters under which the source stored blocks without being registered for
@@ -73,7 +73,7 @@ func (m *Member) LogFindings(log *zerolog.Logger) {
 // Namespace is what one source has in one deployment: its number in the index, and the names of its blocks.
 type Namespace struct {
 	Deployment *Deployment
-	Member     *Member // guarded by Catalog.mu
+	Member     *Member // changed by Pass, under Catalog.mu and the turn of its source
 	Source     index.Source
 	Names      *names.Speaker
 	InstanceID int32      // id in the deployment, or tiers.Pool
@@ -94,5 +94,5 @@ func NamingOf(r *registration.Registration) names.Kind {
 	return names.Engine
 }
 
-// MaxAdapters bounds the numbers of adapters that a source remembers.
+// MaxAdapters bounds the adapters that a source is remembered to have, by number and by name.
 const MaxAdapters = 1 << 12

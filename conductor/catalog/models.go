@@ -18,7 +18,7 @@ import (
 // to which deployment its blocks belong, and all others as aliases:
 //
 //	registrations --NamesOf--> Names
-//	query for a name --View--> the model of its tenant that the name means --> deployment
+//	query for a name --Models.Of--> the model of its tenant that the name means --> deployment
 //
 // A name means a model if that is the only one of the tenant that has it, as its own or as an alias. So
 // a model that is registered under the name wins over aliases, and a name that several models have
@@ -35,7 +35,7 @@ type Fleet interface {
 // KnowFleet lets names mean what they mean in the fleet. Call it before the first query.
 func (c *Catalog) KnowFleet(f Fleet) { c.fleet = f }
 
-// aliases are those of the sources of a registry. The next query after a change gathers them.
+// aliases are those of the members of a catalog. The next query after a change gathers them.
 type aliases struct {
 	having   int // sources with aliases, as a rule none; guarded by Catalog.mu
 	outdated atomic.Bool
@@ -105,7 +105,7 @@ func (m Models) Named(tenant, name string) []string {
 	return m.aliasNames()[at]
 }
 
-// Of returns the model that a name means, see Names.Model.
+// Of returns the model that a name means: the name itself if it is no alias, or one of several models.
 func (m Models) Of(tenant, name string) string {
 	if all := m.Named(tenant, name); len(all) == 1 {
 		return all[0]

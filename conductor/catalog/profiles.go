@@ -61,8 +61,8 @@ func (d *Deployment) Profile(lora string) (hash.Profile, bool) {
 	return p, ok
 }
 
-// publishProfiles rebuilds what profile reads, and tells of pools whose profile is
-// not that of the engines they serve. c.mu is held.
+// publishProfiles rebuilds what Profile reads, and tells of pools whose profile is
+// not that of the engines they serve. Catalog.mu is held.
 func (d *Deployment) publishProfiles() {
 	engines, announcers, best := make(map[string]*Member), make(map[string]*Member), make(map[string]*Member)
 	offer := func(to map[string]*Member, lora string, m *Member) { // the first by key counts

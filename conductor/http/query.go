@@ -28,7 +28,7 @@ var (
 	hashFields = append(slices.Clone(ofHashes), promptFields...)
 )
 
-// given is a prompt as conductor.Query has it.
+// given is a prompt as match.Query has it.
 type given struct {
 	tokens []uint32
 	hashes []uint64

@@ -38,7 +38,7 @@ type Deployment struct {
 
 // Holder is an owner of blocks in a deployment of an image. Its Objects is never set: pools are in no image.
 type Holder struct {
-	Source int // place in Image.Sources
+	Source int // place in Head.Sources
 	normalize.Owner
 	// Older are blocks of the period before, where the source has a time to live. Unverified are
 	// those of a source without a mark.

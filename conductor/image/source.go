@@ -49,13 +49,13 @@ type Source struct {
 	By registration.Registrar
 	// Mark is the batch applied last, nil before the first.
 	Mark *stream.Mark
-	// Parts is the most parts that one of its blocks had: see normalize/parts.go.
+	// Parts is the most parts that one of its blocks had: see conductor/normalize/parts.go.
 	Parts int
 	// ZeroHash says that it has announced a block of hash 0: see normalize.Normalizer.
 	ZeroHash bool
 	// FullReports says that its stores and removals have shown that it announces blocks again which it reuses.
 	FullReports bool
-	// LookAheads are the look-aheads of its blocks in tokens, nil for 0 alone: see ahead.go.
+	// LookAheads are the look-aheads of its blocks in tokens, nil for 0 alone: see catalog/look_aheads.go.
 	LookAheads []int
 	// Adapters are those that the source has stored blocks of, without the registered one.
 	Adapters []string

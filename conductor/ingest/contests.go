@@ -16,7 +16,7 @@ type Contest struct {
 	By, Other *catalog.Member // By announced it last
 }
 
-// noteContests notes the contests of a deployment since the last call. What the source stored
+// noteContests adds to the effects the contests of a deployment since the last call. What the source stored
 // last may be one.
 func (a *applier) noteContests(ns *namespace) {
 	for _, n := range ns.Deployment.Index.TakeContests() {

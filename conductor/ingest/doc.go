@@ -15,7 +15,7 @@
 //
 //  1. A key names at most one running source.
 //  2. What a source holds changes only while its turn is held: by its own goroutine, by its ageing, or by a recovery before
-//     the gate opens. "Owned by run" means: with the turn held.
+//     the gate opens.
 //  3. A source knows no other source. What a step of one means for others it returns as effects, which are handed on while
 //     no turn is held.
 //  4. With a mark, a source holds exactly the blocks that its engine held behind that batch. Blocks without a mark are kept

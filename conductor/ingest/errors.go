@@ -13,7 +13,7 @@ var (
 	ErrClosed = errors.New("conductor is shutting down")
 	// ErrNotFound: no source is registered under the key.
 	ErrNotFound = errors.New("service not found")
-	// ErrPast: a Replay alone changes this Conductor.
+	// ErrPast: a replay alone fills these Sources.
 	ErrPast = errors.New("this is a recorded past; sources come from the journal alone")
 	// ErrTooManySources: limits.max_sources is reached.
 	ErrTooManySources = errors.New("too many registered sources")

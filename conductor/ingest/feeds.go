@@ -11,7 +11,7 @@ import (
 	"example.com/conductor/events/tape"
 )
 
-// Feed yields the steps of a source: a stream.Stream, a recorded or an unfollowed one.
+// Feed yields the steps of a source: a stream.Stream, a pushed, a recorded or an unfollowed one.
 type Feed interface {
 	Next() (stream.Step, bool)
 	Status() stream.Status
@@ -32,7 +32,7 @@ func (c *Sources) FeedBy(open FeedFunc) (before FeedFunc) {
 	return before
 }
 
-// RecordedFeed is the feed of a source in a journal. The Replay puts recorded steps in, and the
+// RecordedFeed is the feed of a source in a journal. A replay puts recorded steps in, and the
 // source takes them as from a stream.
 type RecordedFeed struct {
 	source     *Source // set by newSource
@@ -42,12 +42,12 @@ type RecordedFeed struct {
 	steps   chan stream.Step
 	applied chan struct{}
 	closed  chan struct{}
-	suspect bool // records of it may be among damaged ones since its last batch; owned by the Replay
+	suspect bool // records of it may be among damaged ones since its last batch; owned by the replay
 	close   sync.Once
 	busy    bool // a step is with the source; owned by the goroutine that calls Next
 
 	mu    sync.Mutex
-	st    stream.Status // written by the Replay, which reads it without mu; guarded by mu for others
+	st    stream.Status // written by the replay, which reads it without mu; guarded by mu for others
 	since time.Time     // of st.State
 	lost  string        // why the journal is not whole in this epoch
 }

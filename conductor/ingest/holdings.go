@@ -260,7 +260,7 @@ func (s *holdings) snapshotHolders(all map[*catalog.Deployment]*SnapDeployment, 
 type namespace struct {
 	*catalog.Namespace
 	owners map[normalize.Owner]*holder
-	chunks []int // sizes of chunks that holders have, in blocks, ascending; owned by run
+	chunks []int // sizes of chunks that holders have, in blocks, ascending; guarded by turn
 }
 
 // holder has the owners of the index that stand for one normalize.Owner.
@@ -361,7 +361,7 @@ func (s *holdings) leaveAll() {
 	}
 }
 
-// blocks returns the memberships in the namespace. Callers but run hold mu of
+// blocks returns the memberships in the namespace. Callers that do not hold the turn hold mu of
 // its source.
 func (ns *namespace) blocks() int {
 	n := 0

@@ -139,7 +139,7 @@ type Loading struct {
 	before  int // r.Blocks
 	loader  *index.Loader
 	owners  []index.Owner  // by number; noOwner is left out
-	sources []index.Source // by place in Image.Sources; index.NoSource is left out
+	sources []index.Source // by place in Head.Sources; index.NoSource is left out
 	into    *catalog.Deployment
 	// scratch takes the image where the deployment has blocks already, or constants of its own. Its
 	// blocks go on from there in stretches.

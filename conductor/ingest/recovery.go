@@ -97,7 +97,7 @@ func (h Snapshots) Recover(ttl time.Duration) *Recovery {
 	return &Recovery{c: h.sources, ttl: ttl, Origin: FromPeer, sources: make(map[registration.Key]*Source)}
 }
 
-// BlockSizes returns the block sizes of a partition as Conductor.BlockSizes does.
+// BlockSizes returns the block sizes of a partition as Catalog.BlockSizes does.
 func (r *Recovery) BlockSizes(p scope.Shard) []int { return r.c.catalog.BlockSizes(p) }
 
 // Source takes the mark of a source.

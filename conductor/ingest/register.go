@@ -47,8 +47,8 @@ type RegisterOptions struct {
 // Register starts a source. It never waits for the endpoint. The same key with
 // equal fields is a success that changes nothing.
 //
-// Errors: *FieldError for bad input, *ConflictError for a key taken by other
-// fields, *ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
+// Errors: *invalid.FieldError for bad input, *registration.ConflictError for a key taken by other
+// fields, *catalog.ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
 // Admit.
 func (c *Sources) Register(r registration.Registration, opts RegisterOptions) error {
 	if c.catalog.Past {
@@ -75,7 +75,7 @@ func (c *Sources) Register(r registration.Registration, opts RegisterOptions) er
 	return c.RegisterSound(r, opts)
 }
 
-// Canonical returns the registration with the defaults of this Conductor, or its first fault.
+// Canonical returns the registration with the defaults of these Sources, or its first fault.
 func (c *Sources) Canonical(r registration.Registration, anyEndpoint bool) (registration.Registration, error) {
 	if r.TTL == 0 {
 		r.TTL = c.opts.TTL
@@ -127,7 +127,7 @@ func (c *Sources) claimFrom(giver *Source, r registration.Registration, opts Reg
 // claim starts the source, unless its key is taken: an equal registration is
 // left alone, a different one is an error or, with Replace, gives way and is
 // returned to be stopped. So is another source that gives way because there are too
-// many. c.mu is held, and the turn of a recovered source that has the key.
+// many. Sources.mu is held, and the turn of a recovered source that has the key.
 func (c *Sources) claim(key registration.Key, r registration.Registration, opts RegisterOptions) (old *Source, err error) {
 	if c.closed {
 		return nil, ErrClosed
@@ -262,7 +262,7 @@ func (c *Sources) SetPaused(key registration.Key, paused bool) error {
 	return nil
 }
 
-// observeEndpoint reports another source that follows the same publisher. c.mu is held.
+// observeEndpoint reports another source that follows the same publisher. Sources.mu is held.
 func observeEndpoint(c *Sources, s *Source) {
 	if s.Registration.IsApproximate() {
 		return // it follows none
@@ -287,7 +287,7 @@ func observeEndpoint(c *Sources, s *Source) {
 }
 
 // newSource opens the stream, which does not wait for the endpoint, and joins
-// the source to its deployment. c.mu is held.
+// the source to its deployment. Sources.mu is held.
 func (c *Sources) newSource(r registration.Registration, static bool) *Source {
 	recorded := c.opts.Tape.Register(r.Key().String(), r.AppendFields(nil, static)...)
 	s := c.unjoined(r)

@@ -69,7 +69,7 @@ func (s *Snapshot) Unify(shown func(source registration.Registration, medium tie
 }
 
 // Partitions returns the block sizes of each partition at the moment of the snapshot, as
-// Conductor.Partitions does.
+// Catalog.Partitions does.
 func (s *Snapshot) Partitions() map[scope.Shard][]int {
 	all := make(map[scope.Shard][]int)
 	add := func(dk scope.Deployment) {
@@ -128,7 +128,8 @@ type Stored struct {
 	Local []uint64
 }
 
-// Snapshots copies what sources hold at one moment, and brings such copies back.
+// Snapshots takes copies of what the sources hold at one moment, and brings such copies back. The value is a view of Sources and
+// costs nothing.
 type Snapshots struct{ sources *Sources }
 
 // Snapshots copies what the sources hold, and brings copies back.
@@ -200,7 +201,7 @@ func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 	}
 }
 
-// LocalOf returns the local hash of a client hash. Its block may be gone by now, or have
+// localOf returns the local hash of a client hash. Its block may be gone by now, or have
 // come since.
 func (d *SnapDeployment) localOf(clientHash uint64) (uint64, bool) {
 	t := &d.Deployment.Translation

@@ -27,12 +27,12 @@ import (
 // Source is one subscription and what it holds.
 type Source struct {
 	Member       *catalog.Member
-	Registration *registration.Registration // of member; never changed
+	Registration *registration.Registration // of Member; never changed
 	holdings     holdings
 	applier      applier
 	shared       *shared
 	doctor       *doctor.Doctor
-	group        *fleetGroup // set by joinGroup
+	group        *fleetGroup // set by addSource
 	Static       bool
 	givesWay     bool                   // see RegisterOptions; guarded by Sources.mu
 	by           registration.Registrar // set before the source is registered
@@ -41,30 +41,30 @@ type Source struct {
 	states       *statelog.Log  // nil: of a source that is not followed
 	stopping     sync.Once
 	stopped      chan struct{} // closed by stop
-	done         chan struct{} // closed when run has ended
+	done         chan struct{} // closed when follow has ended
 
 	// recovered is a source that came from a peer and is not registered; it expires
 	// then, if at all. turn guards the timer.
 	recovered bool
 	expires   *time.Timer
 
-	// step is the one at hand. It is here and not on the stack of run, because a goroutine that waits keeps
-	// 8 KiB of stack if its functions need 1.2 KiB, and 4 otherwise. Only the goroutine of run touches it.
+	// step is the one at hand. It is here and not on the stack of follow, because a goroutine that waits keeps
+	// 8 KiB of stack if its functions need 1.2 KiB, and 4 otherwise. Only the goroutine of follow touches it.
 	step stream.Step
 
-	// filled are the parts of the snapshot that is being applied, and when it began. Owned
-	// by run.
+	// filled are the parts of the snapshot that is being applied, and when it began. Guarded
+	// by turn.
 	filled int
 	began  time.Time
 	// snapshotted is how many blocks the source had behind the last one.
 	snapshotted atomic.Int64
 
 	// doubted is true if the stream knows of gaps in the numbers of standardized events.
-	// Owned by run.
+	// Guarded by turn.
 	doubted bool
 
 	// turn is held while something of the source is applied or aged. Where it says
-	// "owned by run", holding turn is meant.
+	// "guarded by turn", that is meant.
 	turn sync.Mutex
 
 	// settled: the recovery that filled it is done. turn guards it.
@@ -74,12 +74,12 @@ type Source struct {
 	gone bool
 
 	// mark is the batch applied last, valid if marked. checkpoints are digests behind earlier
-	// ones of the epoch. Owned by run.
+	// ones of the epoch. Guarded by turn.
 	mark        stream.Mark
 	marked      bool
 	checkpoints []Checkpoint
 
-	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
+	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Guarded by turn.
 	peerLookAheads catalog.LookAheads
 
 	opened  time.Time
@@ -335,7 +335,7 @@ func (s *Source) noteGaps() {
 	s.feed.MarkIncomplete(reason)
 }
 
-// drop counts n skipped events or hashes.
+// drop counts n skipped events or hashes. Any goroutine may call it.
 func (a *applier) drop(reason events.Reason, n int) {
 	if n <= 0 {
 		return
@@ -365,7 +365,7 @@ func (s *Source) Drops(st stream.Status) map[events.Reason]uint64 {
 
 // inheritFrom moves the blocks of a recovered source to the one that is registered in its
 // place, as far as the rules of that registration allow. The rest leaves when old stops.
-// old.turn and c.mu are held, and s does not run yet.
+// old.turn and Sources.mu are held, and s does not run yet.
 func (s *Source) inheritFrom(old *Source) {
 	if old.expires != nil {
 		old.expires.Stop()

@@ -57,7 +57,7 @@ type Sources struct {
 
 	mu        sync.RWMutex
 	sources   sourcesByKey                         // guarded by mu
-	sorted    atomic.Pointer[[]*Source]            // of sources, nil until registered makes it; written with mu held
+	sorted    atomic.Pointer[[]*Source]            // of sources, nil until All makes it; written with mu held
 	following map[registration.Publisher][]*Source // of sources, by whom they follow; guarded by mu
 	recovered int                                  // of sources, those without a registration; guarded by mu
 	leaving   map[*Source]bool                     // removed, and not yet retired; guarded by mu
@@ -69,14 +69,14 @@ type Sources struct {
 }
 
 // Registrations returns the registrations in any order, without sources that only a peer
-// has named. Unlike Services it looks at no stream and no index.
+// has named. Unlike Rows it looks at no stream and no index.
 func (c *Sources) Registrations() []registration.Registration {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Collect(c.sources.registrations())
 }
 
-// addSource counts a source in. It is not in the catalog yet. c.mu is held.
+// addSource counts a source in. It is not in the catalog yet. Sources.mu is held.
 func (c *Sources) addSource(s *Source) {
 	c.sorted.Store(nil)
 	if !s.Registration.IsApproximate() { // those follow none
@@ -89,7 +89,7 @@ func (c *Sources) addSource(s *Source) {
 	s.group = c.groups.join(s.Registration)
 }
 
-// removeSource undoes addSource. The tape records nothing more of the source. c.mu is held; the source leaves the catalog,
+// removeSource undoes addSource. The tape records nothing more of the source. Sources.mu is held; the source leaves the catalog,
 // and retire follows.
 func (c *Sources) removeSource(s *Source) {
 	c.sorted.Store(nil)
@@ -162,7 +162,7 @@ func (c *Sources) lockSources(of *scope.Deployment) (all []*Source, release func
 	}
 }
 
-// Options configures Sources. Zero values take the defaults of New.
+// Options configures Sources. Of the fields that conductor.Options has too, that type says more.
 type Options struct {
 	Copies        index.CopyPolicy
 	Stream        stream.Config
@@ -346,7 +346,7 @@ func (all sourcesByKey) givingWay(opts *RegisterOptions, may func(*Source) bool)
 	return found
 }
 
-// EachSource calls f for each registered source in the order of their keys: with its state, and Service.Pending. It looks
+// EachSource calls f for each registered source in the order of their keys: with its state, and status.Source.Pending. It looks
 // at no index.
 func (c *Sources) EachSource(f func(r *registration.Registration, s status.SourceState, pending bool)) {
 	for _, s := range c.All() {

@@ -37,7 +37,7 @@ type Query struct {
 	ByHash   bool
 	HashKind HashKind
 	// ClientHashes is used instead of both if ByClientHash: the client hash of every block
-	// (see clienthash.go). The first says which context is meant. Lora and Salt do not
+	// (see catalog/client_hashes.go). The first says which context is meant. Lora and Salt do not
 	// matter.
 	ClientHashes []uint64
 	ByClientHash bool
@@ -106,7 +106,7 @@ func (c *Matcher) HideUnsalted(hide bool) { c.saltedOnly.Store(hide) }
 type scratch struct {
 	match       index.Match
 	chain       hash.Chain   // of the first look-ahead
-	chains      []hash.Chain // of the others, see ahead.go
+	chains      []hash.Chain // of the others, see prompt_chains.go
 	hashes      hashList
 	clientChain clientChain
 	folder      tiers.Folder
@@ -129,7 +129,7 @@ type scratch struct {
 	waiting hashList
 	other   index.Match
 
-	// See popular.go.
+	// See prefixes.go.
 	sampled bool
 	keys    []uint64 // of prefixes of 1, 2, 4, … blocks
 	asked   prefixes.Query
@@ -231,7 +231,7 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 	return best, d
 }
 
-// HidesUnsalted reports whether Options.SaltedOnly hides the blocks that a query asks for. Client
+// HidesUnsalted reports whether HideUnsalted hides the blocks that a query asks for. Client
 // hashes have the salt in them.
 func (c *Matcher) HidesUnsalted(id *names.Identity, q *Query) bool {
 	return c.saltedOnly.Load() && q.Salt == "" && (!q.ByClientHash || id.Salt == "")

@@ -82,7 +82,7 @@ func (r *Routed) Check() error {
 // it or the time is over. The model has its own name. It returns the sources of the target that are not synced, whose events
 // may not tell. The report keeps nothing of r.
 //
-// Errors: *FieldError, *UnknownTargetError.
+// Errors: *invalid.FieldError, *UnknownTargetError.
 func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 	tenant := cmp.Or(r.Tenant, scope.DefaultTenant)
 	d := c.catalog.Deployment(scope.Deployment{Tenant: tenant, Model: r.Model, BlockSize: r.BlockSize})

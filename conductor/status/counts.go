@@ -16,6 +16,7 @@ type Counts struct {
 // snapshotApplied is the result of a request for a snapshot of an engine that did not fail.
 const snapshotApplied = "applied"
 
+// Add adds o to n.
 func (n *Counts) Add(o *Counts) {
 	n.gaps += o.gaps
 	n.replayed += o.replayed
@@ -45,7 +46,7 @@ func (n *Counts) SplitNamed() *Counts {
 	return named
 }
 
-// Counts returns the counters of a service.
+// Counts returns the counters of a source.
 func (s *Source) Counts() Counts {
 	return Counts{s.Gaps, s.Replayed, s.Restarts, s.Overruns, s.Duplicates, s.Reconnects, s.Dropped, s.snapshotResults()}
 }

@@ -6,5 +6,5 @@
 //	SourceState --Readiness.Count--> Readiness --> /ready, Summary
 //
 // A row is copied when it is made and never changes. It embeds the status of the stream, so that a field which a stream
-// reports is a field of the row at once. Package conductor makes rows; this package knows no running source.
+// reports is a field of the row at once. Package ingest makes rows; this package knows no running source.
 package status

@@ -23,7 +23,7 @@ import (
 // SourceSeries says which sources have series of their own.
 type SourceSeries uint8
 
-// Values of Tunables.SourceSeries.
+// Values of SourceSeries.
 const (
 	SeriesAuto SourceSeries = iota
 	SeriesAlways
@@ -33,7 +33,7 @@ const (
 // MaxSeries is how many sources have series of their own: 10,000 series, 1 MB of text.
 const MaxSeries = 500
 
-// sourceLabels identify a source in metrics, as in its key; groupLabels a fleetGroup.
+// sourceLabels identify a source in metrics, as in its key; groupLabels a tenant and model.
 var (
 	sourceLabels = []string{"instance_id", "tenant_id", "dp_rank"}
 	groupLabels  = []string{"tenant_id", "model_name"}
@@ -111,7 +111,7 @@ func DescribeFleet(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// groupSum adds up the sources of a fleetGroup.
+// groupSum adds up the sources of a tenant and model.
 type groupSum struct {
 	Counts
 	states                               stateCounts

@@ -13,7 +13,7 @@ type Readiness struct {
 	// Waiting are static sources still being brought up; GivenUp those that are
 	// not synced and no longer waited for, with the reason.
 	Waiting, GivenUp []SourceState
-	// Recovering: the gate of Options.Gate is closed.
+	// Recovering: the gate of conductor.Options.Gate is closed.
 	Recovering bool
 	// IndexBytes is what the indexes take of IndexLimit (index.max_bytes_total), both 0 without
 	// a limit.

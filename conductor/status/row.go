@@ -28,8 +28,7 @@ type Source struct {
 	Orphans    int // of them, those that wait for their parent to be known
 	Incomplete int // blocks of a pool that lack objects
 	Objects    int // a pool's that are bound to a block; other objects of the block may be missing
-	// HistoryFrom is where the blocks come from: FromEngine, FromSnapshot, FromPeer, FromShelf,
-	// FromReplay, FromLive or FromReports.
+	// HistoryFrom is where the blocks come from, one of ingest.FromEngine to ingest.FromReports.
 	HistoryFrom string
 
 	SnapshotBlocks int  // that the last snapshot of the engine left
