@@ -157,7 +157,7 @@ func (l *Loader) readFamily(c *chunkReader) {
 	l.relative[number] = l.families[family]
 }
 
-// SourceOf returns the source of a number.
+// sourceOf returns the source that a number of the image stands for here.
 func (l *Loader) sourceOf(number uint64) (Source, bool) {
 	if number > 1<<32-1 {
 		return 0, false
@@ -166,10 +166,10 @@ func (l *Loader) sourceOf(number uint64) (Source, bool) {
 	return s, ok && int(s) < len(l.x.holders.sources) && l.x.holders.sources[s] != nil
 }
 
-// teacherOf returns the teacher of a number or a relative of it, plus one. Names of a
-// source that is left out get a teacher that is gone: a number of its own in the table of
-// families, with no source behind it. So they still count as names of one family, and are
-// not mixed up with those of another.
+// teacherOf returns, plus one, the source here that stands for a source of the image which
+// taught a name: whose event first said which block the name means. If that source was
+// left out of the image, a number is made up for it, with no source behind it, so that its
+// names still count as those of one family and are not mixed up with another's.
 func (l *Loader) teacherOf(number uint64) uint32 {
 	if s, ok := l.sourceOf(number); ok {
 		return uint32(s) + 1
@@ -353,9 +353,9 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 // It makes the piece as it was, without going through Store: one copy of words a block
 // instead of a comparison, a name and a count.
 //
-// The piece is changing, and held by nobody, from beginPiece to unlockReaders. Queries wait
-// for it if they come by its entry in the table, so the entry can be made before all counts
-// are right. All lanes are locked, and the budget is asked before the lines are taken.
+// From beginPiece to unlockReaders the piece is marked as changing. Queries that find its
+// entry in the table meanwhile wait, so the entry can be made before all counts are right.
+// All lanes are locked, and the budget is asked before the lines are taken.
 func (l *Loader) makePiece(of chainIdentity, head, up uint64, by uint32, intervals []interval, local, engine []byte,
 	clientHashes bool) uint32 {
 	x, k := l.x, intervals[len(intervals)-1].end

@@ -11,8 +11,8 @@ import (
 // reserveMemory returns n bytes of zeros outside the Go heap. Pages take memory once they
 // are written. n is a multiple of the page size.
 //
-// On the heap the words, which hold no pointer, would make the collector believe that the
-// heap is large, and it would let as much garbage pile up before it ran.
+// On the heap these words would count as live memory. The collector runs when garbage has
+// reached a share of that (GOGC), so it would let garbage the size of the index pile up.
 func reserveMemory(n int) unsafe.Pointer {
 	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	if err != nil {

@@ -25,7 +25,7 @@
 //
 // All numbers are blocks; the caller multiplies by the block size.
 //
-// Concurrency: Parse is pure, a Roster is never changed. A Folder holds buffers and
+// Concurrency: ParseMedium is pure, a Roster is never changed. A Folder holds buffers and
 // serves one goroutine at a time; the rows it returns are valid until its next fold.
 //
 // Cost: Hits is one pass over prefixes and spans. An instance without any costs nothing:

@@ -141,7 +141,7 @@ func (f *Findings) addFinding(replace bool, code, format string, args ...any) {
 	}
 }
 
-// ReportMedium adds the finding of a medium that tiers.Parse does not know.
+// ReportMedium adds the finding of a medium that tiers.ParseMedium does not know.
 func (f *Findings) ReportMedium(raw string) {
 	f.Report(FindingMedium, "medium %.64q is unknown: its blocks count as a tier of their own below all others", raw)
 }

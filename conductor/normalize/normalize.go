@@ -33,7 +33,7 @@ type Options struct {
 	Scheme      hash.Scheme
 	Findings    *doctor.Findings
 	// Medium returns what a medium counts as; stores is true if blocks are stored there. It is
-	// tiers.Parse if nil.
+	// tiers.ParseMedium if nil.
 	Medium func(raw string, stores bool) tiers.Medium
 }
 

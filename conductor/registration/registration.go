@@ -87,7 +87,7 @@ type Registration struct {
 	// answers too short. A block goes after at least half of the time, and at most all of it. An object gives single
 	// media their own time, such as {"STORAGE": "1h"}; with "0s" blocks stay until they are removed.
 	TTL time.Duration `json:"ttl_ns,omitempty" name:"ttl"`
-	// MediaTTL has the times of single media, by names that tiers.Parse knows. It is a part of ttl.
+	// MediaTTL has the times of single media, by names that tiers.ParseMedium knows. It is a part of ttl.
 	MediaTTL map[string]time.Duration `json:"media_ttl_ns,omitempty" name:"-"`
 
 	// Instances that can use the blocks of a pool (type Mooncake or LMCache), such as those on the node of its daemon.
