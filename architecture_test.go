@@ -112,7 +112,7 @@ var table = []room{
 	{dir: "conductor/registration", rooms: []string{"conductor/doctor", "conductor/invalid", "conductor/pool", "conductor/scope",
 		"events/tape", "events/zmq", "index", "index/hash", "tiers"},
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	// What is registered: deployments with their indexes, and what queries need to know of sources.
+	// Deployments with their indexes, and as much of sources as queries need.
 	{dir: "conductor/catalog", rooms: []string{"conductor/doctor", "conductor/expect", "conductor/lifetime", "conductor/names",
 		"conductor/normalize", "conductor/prefixes", "conductor/registration", "conductor/scope", "events", "events/stream", "index",
 		"index/hash", "tiers"}, modules: []string{zerolog}, not: append([]string{"os"}, httpOrJSON...)},

@@ -16,11 +16,10 @@ type Watcher interface {
 // batch and a query one atomic load.
 func (c *Conductor) Watch(w Watcher) {
 	if w == nil {
-		c.matcher.Watcher.Store(nil)
-		c.sources.Watcher.Store(nil)
+		c.matcher.Watch(nil)
+		c.sources.Watch(nil)
 		return
 	}
-	batches, queries := ingest.BatchWatcher(w), match.QueryWatcher(w)
-	c.matcher.Watcher.Store(&queries)
-	c.sources.Watcher.Store(&batches)
+	c.matcher.Watch(w)
+	c.sources.Watch(w)
 }

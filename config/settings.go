@@ -17,7 +17,7 @@ import "time"
 // Config is everything a server needs to know before it starts. Settings are printed in its order, under the names of
 // their groups; a group ends where the next one begins.
 type Config struct {
-	// addresses to listen on, each with what is spoken there
+	// addresses to listen on, and the dialect of each
 	//
 	// Default: routers of the two dialects call these ports
 	Listeners []Listener `yaml:"listeners" flag:"listen" default:":13333=conductor,:8090=dynamo"`

@@ -234,7 +234,7 @@ func (m *Manager) Withdrawn(key registration.Key) {
 	}
 }
 
-// recordWithdrawn records that somebody else has unregistered a source of a target.
+// recordWithdrawn records that another client has unregistered a source of a target.
 func (m *Manager) recordWithdrawn(t *target, key registration.Key) {
 	t.shown.Lock()
 	defer t.shown.Unlock()

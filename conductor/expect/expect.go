@@ -532,7 +532,7 @@ func (t *Table) noteNextEnd() {
 	}
 }
 
-// tidyLater sets a timer that removes what has ended, so that it leaves the memory even if nobody calls.
+// tidyLater sets a timer that removes what has ended, so that its memory is freed even if no call comes.
 func (t *Table) tidyLater() {
 	if t.tidying || t.bytes == 0 {
 		return

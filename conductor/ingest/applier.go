@@ -13,10 +13,9 @@ import (
 	"example.com/conductor/index"
 )
 
-// applier turns what a source's publisher says into changes of what the source holds. Its methods are called with the
-// turn of the source held, which guards all
-// fields but the atomic ones, unless they say otherwise. It knows no stream: what a batch means for the source's state, the source
-// reads from it afterwards.
+// applier turns what a source's publisher says into changes of what the source holds. Its methods are called with the turn of
+// the source held, which guards all fields but the atomic ones, unless a method says otherwise. It knows no stream: what a
+// batch means for the state of the source, the source reads from it afterwards.
 type applier struct {
 	member   *catalog.Member
 	reg      *registration.Registration // of member
@@ -35,7 +34,7 @@ type applier struct {
 	clientHashes, clientBuffer []uint64
 	expectedKeys               []uint64 // buffer of confirmExpected
 
-	effects Effects   // of the step at hand on other sources
+	effects effects   // of the step at hand on other sources
 	at      time.Time // when the step under way came
 	news    bool      // it is no replay
 

@@ -3,15 +3,14 @@ package ingest
 import (
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
-	"example.com/conductor/events"
 )
 
 // A hash is contested while sources announce it with different tokens. Blocks that are known by the
 // hash alone wait until the sources that hold blocks by it agree again (index/contest.go). Both
 // sources get a finding.
 
-// Contest is a hash that two sources announce with different tokens. A source that is gone is nil.
-type Contest struct {
+// contest is a hash that two sources announce with different tokens. A source that is gone is nil.
+type contest struct {
 	Hash      uint64
 	By, Other *catalog.Member // By announced it last
 }
@@ -21,22 +20,7 @@ type Contest struct {
 func (a *applier) noteContests(ns *namespace) {
 	for _, n := range ns.Deployment.Index.TakeContests() {
 		by, other := a.shared.catalog.HolderOf(ns.Deployment, n.Source), a.shared.catalog.HolderOf(ns.Deployment, n.Other)
-		a.effects.Contests = append(a.effects.Contests, Contest{Hash: n.Engine, By: by, Other: other})
-	}
-}
-
-// reportContest tells both sources of a contest.
-func (c *Sources) reportContest(n Contest) {
-	if n.By != nil {
-		if s := c.SourceOf(n.By); s != nil {
-			s.applier.drop(events.ContestedHash, 1)
-		}
-		reportContest(n.By, n.Hash, n.Other)
-		n.By.LogFindings(&c.log)
-	}
-	if n.Other != nil {
-		reportContest(n.Other, n.Hash, n.By)
-		n.Other.LogFindings(&c.log)
+		a.effects.Contests = append(a.effects.Contests, contest{Hash: n.Engine, By: by, Other: other})
 	}
 }
 

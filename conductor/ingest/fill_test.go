@@ -278,8 +278,8 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	want("after the old blocks", 0)
 	step(stream.ApplySnapshotPart, "", scope.StoredEvent(0, []uint64{1, 2}, slices.Concat(a, b), fillBlock))
 	want("with blocks that are gone", 0)
-	if snap := c.Sources().Snapshots().Take(); len(snap.Deployments) != 0 {
-		t.Errorf("a snapshot of our own has %d deployments of the source", len(snap.Deployments))
+	if snap := c.Sources().Snapshots().Take(); len(snap.deployments) != 0 {
+		t.Errorf("a snapshot of our own has %d deployments of the source", len(snap.deployments))
 	}
 	step(stream.ApplySnapshotPart, "", scope.StoredEvent(0, []uint64{1}, nil, 0))
 	step(stream.ApplySnapshotPart, "", scope.RemovedEvent(1, 2))

@@ -235,14 +235,14 @@ func (s *holdings) hasUnverified() bool {
 
 // snapshotHolders adds the owners of the source to all. place is where the source's mark will be in Snapshot.Sources.
 // turn is held.
-func (s *holdings) snapshotHolders(all map[*catalog.Deployment]*SnapDeployment, place int) {
+func (s *holdings) snapshotHolders(all map[*catalog.Deployment]*snapDeployment, place int) {
 	if s.filling {
 		return // it holds nothing yet
 	}
 	for _, ns := range s.namespaces {
 		of := all[ns.Deployment]
 		if of == nil {
-			of = &SnapDeployment{Deployment: ns.Deployment, holders: make(map[index.Owner]snapHolder, len(ns.Deployment.Owners())),
+			of = &snapDeployment{Deployment: ns.Deployment, holders: make(map[index.Owner]snapHolder, len(ns.Deployment.Owners())),
 				places: make(map[index.Source]int)}
 			all[ns.Deployment] = of
 		}

@@ -28,8 +28,8 @@ func (h Snapshots) WriteImage(of *scope.Deployment, head func(*image.Head) error
 	h.yieldToQueries()
 	err := head(img)
 	h.yieldToQueries()
-	for i := range snap.Deployments {
-		s := &snap.Deployments[i]
+	for i := range snap.deployments {
+		s := &snap.deployments[i]
 		if err != nil {
 			s.cut.Release()
 			continue
@@ -105,8 +105,8 @@ func (s *Snapshot) image(seed uint64) (img *image.Head, owners []map[index.Owner
 			m.Mark = nil
 		}
 	}
-	for i := range s.Deployments {
-		sd := &s.Deployments[i]
+	for i := range s.deployments {
+		sd := &s.deployments[i]
 		at := sd.Deployment.Key
 		d := image.Deployment{
 			Shard: scope.Shard{Tenant: at.Tenant, Model: at.Model}, BlockSize: at.BlockSize, Groups: sd.groups,

@@ -71,7 +71,7 @@ func (r *Recovery) mayMake(at scope.Deployment) error {
 	if r.c.catalog.Deployment(at) != nil {
 		return nil
 	}
-	most := r.c.Limits.Load().MaxSources
+	most := r.c.limits.Load().MaxSources
 	if r.made++; most > 0 && r.made > most {
 		return fmt.Errorf("it has blocks of more than %d models that are not registered here", most)
 	}
@@ -400,7 +400,7 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*Source, e
 	}
 	switch {
 	case s == nil:
-		if most := c.Limits.Load().MaxSources; most > 0 && c.recovered >= most {
+		if most := c.limits.Load().MaxSources; most > 0 && c.recovered >= most {
 			return nil, fmt.Errorf("it has blocks of more than %d sources that are not registered here: limits.max_sources allows no more",
 				most)
 		}

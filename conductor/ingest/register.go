@@ -138,7 +138,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 		}
 	}
 	old, taken := c.sources[key]
-	most, ofTenant := c.Limits.Load().MaxSources, c.Limits.Load().MaxTenantSources
+	most, ofTenant := c.limits.Load().MaxSources, c.limits.Load().MaxTenantSources
 	switch {
 	case taken && old.recovered: // gives way
 	case taken:
@@ -232,7 +232,7 @@ func (c *Sources) UnregisterIf(key registration.Key, meant *Source) (registratio
 // Bounds returns how many sources there may be, and how many that clients of one tenant
 // registered; 0 is no bound.
 func (c *Sources) Bounds() (all, ofTenant int) {
-	t := c.Limits.Load()
+	t := c.limits.Load()
 	return t.MaxSources, t.MaxTenantSources
 }
 

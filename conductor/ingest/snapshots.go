@@ -22,7 +22,7 @@ import (
 type Snapshot struct {
 	// Sources with their marks, sorted by key.
 	Sources     []image.Source
-	Deployments []SnapDeployment
+	deployments []snapDeployment
 	paused      time.Duration // how long events waited for the moment of the snapshot
 }
 
@@ -35,9 +35,9 @@ type Stretch = index.Stretch
 // Of returns the part of a snapshot for one partition and block size, with all sources.
 func (s *Snapshot) Of(p scope.Shard, blockSize int) *Snapshot {
 	part := &Snapshot{Sources: s.Sources}
-	for _, d := range s.Deployments {
+	for _, d := range s.deployments {
 		if d.Deployment.Key == (scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}) {
-			part.Deployments = append(part.Deployments, d)
+			part.deployments = append(part.deployments, d)
 		}
 	}
 	return part
@@ -46,7 +46,7 @@ func (s *Snapshot) Of(p scope.Shard, blockSize int) *Snapshot {
 // Keep keeps what belongs to some tenants.
 func (s *Snapshot) Keep(tenants scope.Tenants) {
 	s.Sources = slices.DeleteFunc(s.Sources, func(m image.Source) bool { return !tenants.Has(m.Tenant) })
-	s.Deployments = slices.DeleteFunc(s.Deployments, func(d SnapDeployment) bool { return !tenants.Has(d.Deployment.Key.Tenant) })
+	s.deployments = slices.DeleteFunc(s.deployments, func(d snapDeployment) bool { return !tenants.Has(d.Deployment.Key.Tenant) })
 }
 
 // Unify keeps the holders that shown accepts, before the first Walk. From then on every
@@ -57,7 +57,7 @@ func (s *Snapshot) Unify(shown func(source registration.Registration, medium tie
 	for i, m := range s.Sources {
 		ranks[m.Key()] = i
 	}
-	for _, d := range s.Deployments {
+	for _, d := range s.deployments {
 		d.snap.Unify(func(o index.Owner) (int, bool) {
 			h, ok := d.holders[o]
 			if !ok {
@@ -81,14 +81,14 @@ func (s *Snapshot) Partitions() map[scope.Shard][]int {
 	for _, m := range s.Sources {
 		add(m.Deployment())
 	}
-	for _, d := range s.Deployments {
+	for _, d := range s.deployments {
 		add(d.Deployment.Key)
 	}
 	return all
 }
 
-// SnapDeployment is one deployment of a snapshot.
-type SnapDeployment struct {
+// snapDeployment is one deployment of a snapshot.
+type snapDeployment struct {
 	Deployment *catalog.Deployment
 	cut        *index.Checkpoint // until its blocks are copied
 	snap       *index.Snapshot
@@ -103,7 +103,7 @@ type SnapDeployment struct {
 type snapHolder struct {
 	key    normalize.Owner
 	source *registration.Registration // of the source, which never changes it
-	place  int                        // of the source, as in SnapDeployment.places
+	place  int                        // of the source, as in snapDeployment.places
 	medium tiers.Medium
 	// older and unverified are those of holder, of its previous generation.
 	older, unverified bool
@@ -140,8 +140,8 @@ func (h Snapshots) Take() *Snapshot {
 	h.sources.cutting.Lock()
 	defer h.sources.cutting.Unlock()
 	snap := h.cut(nil)
-	for i := range snap.Deployments {
-		snap.Deployments[i].snap = snap.Deployments[i].cut.Snapshot()
+	for i := range snap.deployments {
+		snap.deployments[i].snap = snap.deployments[i].cut.Snapshot()
 	}
 	return snap
 }
@@ -153,7 +153,7 @@ func (h Snapshots) cut(of *scope.Deployment) *Snapshot {
 	all, release := h.sources.lockSources(of)
 	defer release()
 	snap := &Snapshot{Sources: make([]image.Source, 0, len(all))}
-	deployments := make(map[*catalog.Deployment]*SnapDeployment)
+	deployments := make(map[*catalog.Deployment]*snapDeployment)
 	for _, s := range all {
 		if s.recovered && !s.settled {
 			continue // a recovery fills it: its mark promises blocks that have not come yet
@@ -168,9 +168,9 @@ func (h Snapshots) cut(of *scope.Deployment) *Snapshot {
 		for _, id := range d.Names.All() { // one that leaves now has no block
 			sd.identities[id.Number] = id
 		}
-		snap.Deployments = append(snap.Deployments, *sd)
+		snap.deployments = append(snap.deployments, *sd)
 	}
-	slices.SortFunc(snap.Deployments, func(a, b SnapDeployment) int { return a.Deployment.Key.Compare(b.Deployment.Key) })
+	slices.SortFunc(snap.deployments, func(a, b snapDeployment) int { return a.Deployment.Key.Compare(b.Deployment.Key) })
 	snap.paused = time.Since(began)
 	return snap
 }
@@ -194,7 +194,7 @@ func (h Snapshots) yieldToQueries() {
 // Walk calls f for the blocks on a tier, one partition after the other, parents before
 // children, until f returns false. f must not keep its argument.
 func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
-	for _, d := range s.Deployments {
+	for _, d := range s.deployments {
 		if !d.walk(tier, f) {
 			return
 		}
@@ -203,7 +203,7 @@ func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 
 // localOf returns the local hash of a client hash. Its block may be gone by now, or have
 // come since.
-func (d *SnapDeployment) localOf(clientHash uint64) (uint64, bool) {
+func (d *snapDeployment) localOf(clientHash uint64) (uint64, bool) {
 	t := &d.Deployment.Translation
 	if local, ok := t.LocalIn(d.known, clientHash); ok {
 		return local, true
@@ -212,7 +212,7 @@ func (d *SnapDeployment) localOf(clientHash uint64) (uint64, bool) {
 }
 
 // walk is Walk for one deployment.
-func (d *SnapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
+func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	wanted := false
 	for _, h := range d.holders {
 		wanted = wanted || h.medium.Tier == tier

@@ -112,10 +112,10 @@ func (s *Source) stop() {
 	<-s.done
 }
 
-// Effects are what a step of one source means for others.
-type Effects struct {
+// effects are what a step of one source means for others.
+type effects struct {
 	Regrouped []scope.Group // attention groups whose kind the step announced
-	Contests  []Contest     // hashes that it announced with other tokens than another source
+	Contests  []contest     // hashes that it announced with other tokens than another source
 	Relieved  bool          // it announced what was expected of its instance
 }
 
@@ -135,7 +135,7 @@ func (c *Sources) follow(s *Source) {
 }
 
 // dispatch hands on what a step of a source means for others. No turn is held.
-func (c *Sources) dispatch(s *Source, e *Effects) {
+func (c *Sources) dispatch(s *Source, e *effects) {
 	for _, at := range e.Regrouped { // every pool binds its blocks of the group again
 		for _, other := range c.All() {
 			if other.applier.pool != nil {
@@ -144,7 +144,17 @@ func (c *Sources) dispatch(s *Source, e *Effects) {
 		}
 	}
 	for _, contest := range e.Contests {
-		c.reportContest(contest)
+		if contest.By != nil {
+			if by := c.SourceOf(contest.By); by != nil {
+				by.applier.drop(events.ContestedHash, 1)
+			}
+			reportContest(contest.By, contest.Hash, contest.Other)
+			contest.By.LogFindings(&c.log)
+		}
+		if contest.Other != nil {
+			reportContest(contest.Other, contest.Hash, contest.By)
+			contest.Other.LogFindings(&c.log)
+		}
 	}
 	if e.Relieved {
 		for _, m := range c.catalog.MembersOf(s.Registration.Instance, s.Registration.Tenant) {
@@ -170,10 +180,10 @@ func (s *Source) awaitGate() bool {
 }
 
 // applyNext waits for a step and applies it. It returns false once the stream is closed.
-func (s *Source) applyNext() (Effects, bool) {
+func (s *Source) applyNext() (effects, bool) {
 	var ok bool
 	if s.step, ok = s.feed.Next(); !ok {
-		return Effects{}, false
+		return effects{}, false
 	}
 	s.guard(s.applyAtHand)
 	s.step = stream.Step{}
@@ -210,15 +220,15 @@ func (s *Source) guard(f func()) {
 func (s *Source) applyAtHand() { s.applyStep(&s.step) }
 
 // takeEffects returns the effects since the last call.
-func (s *Source) takeEffects() (effects Effects) {
+func (s *Source) takeEffects() (found effects) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	effects, s.applier.effects = s.applier.effects, Effects{}
-	return effects
+	found, s.applier.effects = s.applier.effects, effects{}
+	return found
 }
 
 // regroup makes a pool bind its blocks of an attention group again.
-func (s *Source) regroup(at scope.Group) *Effects {
+func (s *Source) regroup(at scope.Group) *effects {
 	s.guard(func() {
 		if !s.gone {
 			s.applier.applyChanges(s.applier.pool.Regroup(at))
@@ -268,7 +278,7 @@ func (s *Source) applyStep(step *stream.Step) {
 		if n := step.Batch.Count(); n > 0 {
 			s.applied.Add(uint64(n))
 		}
-		if w := s.shared.Watcher.Load(); w != nil {
+		if w := s.shared.watcher.Load(); w != nil {
 			(*w).Batch(&AppliedBatch{Source: s.Registration.Key(), Seq: step.Seq, Replayed: step.Replayed, At: now,
 				Events: step.Batch.Events})
 		}

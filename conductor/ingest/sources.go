@@ -34,9 +34,9 @@ type shared struct {
 	now     func() time.Time
 	gate    <-chan struct{}
 	log     zerolog.Logger
-	Limits  atomic.Pointer[Limits]
+	limits  atomic.Pointer[Limits]
 	counts  eventCounts
-	Watcher atomic.Pointer[BatchWatcher]
+	watcher atomic.Pointer[BatchWatcher] // nil is none
 }
 
 // Limits are the options of Sources that may change while they run.
@@ -193,7 +193,7 @@ func New(catalog *catalog.Catalog, opts Options) *Sources {
 		stopWatch: make(chan struct{}), watched: make(chan struct{}),
 	}
 	c.opts, c.catalog, c.scheme, c.now, c.log = opts, catalog, catalog.Options.Scheme, opts.Now, opts.Log
-	c.Limits.Store(new(Limits))
+	c.limits.Store(new(Limits))
 	c.pushes = &Pushes{
 		now: opts.Now, staleAfter: opts.Stream.StaleAfter, decode: opts.Stream.Decode, most: cmp.Or(opts.PoolBytes, pool.DefaultLimit),
 	}
@@ -215,7 +215,16 @@ func New(catalog *catalog.Catalog, opts Options) *Sources {
 }
 
 // Tune replaces the limits. Sources beyond a smaller MaxSources stay.
-func (c *Sources) Tune(l Limits) { c.Limits.Store(&l) }
+func (c *Sources) Tune(l Limits) { c.limits.Store(&l) }
+
+// Watch lets a watcher see applied batches in place of the one before; nil is none.
+func (c *Sources) Watch(w BatchWatcher) {
+	if w == nil {
+		c.watcher.Store(nil)
+		return
+	}
+	c.watcher.Store(&w)
+}
 
 // Recovering reports whether the gate is closed.
 func (c *shared) Recovering() bool {

@@ -12,5 +12,5 @@ func BeyondVocabulary(tokens []uint32, most uint32) int {
 
 // hasBadToken reports whether an event has a token id beyond the limit.
 func (c *shared) hasBadToken(tokens []uint32) bool {
-	return BeyondVocabulary(tokens, c.Limits.Load().MaxTokenID) >= 0
+	return BeyondVocabulary(tokens, c.limits.Load().MaxTokenID) >= 0
 }

@@ -85,7 +85,7 @@ func (b *book) storeObject(at chunkID, backend string, e *Entry, parent string, 
 	return c, appears, true
 }
 
-// releaseTokens frees the tokens of a chunk, which nobody needs once it is announced.
+// releaseTokens frees the tokens of a chunk, which are not needed once it is announced.
 func (b *book) releaseTokens(c *chunk) {
 	b.bytes -= 4 * int64(len(c.tokens))
 	c.tokens = nil

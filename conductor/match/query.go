@@ -90,13 +90,21 @@ type Matcher struct {
 	queries queryMetrics
 
 	saltedOnly atomic.Bool
-	// Watcher sees answered queries; nil is none.
-	Watcher atomic.Pointer[QueryWatcher]
+	watcher    atomic.Pointer[QueryWatcher] // nil is none
 }
 
 // New returns a Matcher. memo keeps engine digests that queries have computed; nil keeps none.
 func New(c *catalog.Catalog, memo *hash.Memo, now func() time.Time) *Matcher {
 	return &Matcher{catalog: c, memo: memo, now: now, queries: newQueryMetrics()}
+}
+
+// Watch lets a watcher see answered queries in place of the one before; nil is none.
+func (c *Matcher) Watch(w QueryWatcher) {
+	if w == nil {
+		c.watcher.Store(nil)
+		return
+	}
+	c.watcher.Store(&w)
 }
 
 // HideUnsalted lets queries without a salt find nothing, or ends that.
@@ -155,7 +163,7 @@ func (c *Matcher) Answer(q *Query, use func(*Answer)) {
 	best, d := c.answer(sc, q, start)
 	took := c.now().Sub(start)
 	c.countQuery(d, q, best, took)
-	if w := c.Watcher.Load(); w != nil {
+	if w := c.watcher.Load(); w != nil {
 		(*w).Query(&AnsweredQuery{Query: *q, Answer: &sc.ans, Matched: best, At: start, Took: took})
 	}
 	q.Clock.Answered(sc.ans.Tenant, q.Model, q.tokens())
