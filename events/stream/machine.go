@@ -294,12 +294,10 @@ func (m *machine) endConnection(at time.Time) {
 // this connection, or a mark taken over from a peer. A needless restart costs one replay; a
 // missed one leaves dead blocks in the index for good.
 func (m *machine) acceptLive(it queuedBatch, now time.Time) {
-	// A storm is judged on what the connection brought so far, so the number before this one
-	// is kept.
 	before := m.heard
 	m.snapshots.noteLiveBatch(&it, now)
 	m.heard, m.checkAt = it.seq+1, time.Time{}
-	if m.detectStorm(&it, before, now) {
+	if m.detectStorm(&it, now) {
 		return
 	}
 	if m.replay.quiet {

@@ -20,6 +20,7 @@ const ReasonStorm = "restart_storm"
 //
 // While the storm lasts live batches are dropped: which engine holds a block cannot be told.
 type storm struct {
+	next     uint64   // the number behind the last batch, repeats left out; 0 without any
 	left     []uint64 // the next numbers of sequences that were left on this connection, the last one last
 	returns  int      // batches that went on with one of them
 	restarts int      // on this connection
@@ -45,11 +46,12 @@ const (
 	maxCalm = 10 * time.Minute
 )
 
-// noteSequence notes a live batch. before is the number behind the last live one, 0 without
-// any. clash: the number had another batch. A sequence that was left and is taken up again
-// exactly where it was left is another publisher's that still lives; one that starts at its
-// beginning is a restart, and does not count.
-func (s *storm) noteSequence(seq, before uint64, clash bool, now time.Time) {
+// noteSequence notes a live batch that is no repeat. clash: the number had another batch. A sequence
+// that was left and is taken up again exactly where it was left is another publisher's that still
+// lives; one that starts at its beginning is a restart, and does not count.
+func (s *storm) noteSequence(seq uint64, clash bool, now time.Time) {
+	before := s.next
+	s.next = seq + 1
 	if s.run++; before == 0 || seq == before {
 		return
 	}
@@ -71,15 +73,22 @@ func (s *storm) noteSequence(seq, before uint64, clash bool, now time.Time) {
 // blocks would be dropped and replayed several times a second, and routers would see an empty
 // source most of the time. A storm ends when one sequence has gone on alone for long enough,
 // and its history is then asked for again.
-func (m *machine) detectStorm(it *queuedBatch, before uint64, now time.Time) bool {
+//
+// A batch that arrives once more says nothing about who speaks: without this exception a network that
+// repeats old batches would look like a second publisher.
+func (m *machine) detectStorm(it *queuedBatch, now time.Time) bool {
 	s := &m.storm
 	held := m.held.findBatch(it.seq)
-	clash := held != nil && !held.isSameBatch(it)
+	repeat := held != nil && held.isSameBatch(it)
+	clash := held != nil && !repeat
 	if m.consumed.started && it.seq < m.consumed.next {
 		same, known := m.consumed.compareBatch(it)
+		repeat = repeat || same
 		clash = clash || known && !same
 	}
-	s.noteSequence(it.seq, before, clash || m.consumed.isForeign(it), now)
+	if !repeat {
+		s.noteSequence(it.seq, clash || m.consumed.isForeign(it), now)
+	}
 	switch {
 	case !s.active && s.returns >= stormReturns && s.restarts >= stormRestarts:
 		s.active = true

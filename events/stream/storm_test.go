@@ -67,9 +67,9 @@ func TestStormOfTwins(t *testing.T) {
 	}
 }
 
-// TestNoStorm: restarts and losses of one publisher are none, however many.
+// TestNoStorm: restarts, losses and repeated batches of one publisher are none, however many.
 func TestNoStorm(t *testing.T) {
-	var restarts, losses strings.Builder
+	var restarts, losses, repeats strings.Builder
 	for life := range 30 {
 		for seq := range 5 + life {
 			fmt.Fprintf(&restarts, "%d%c ", seq, "xyz"[life%3])
@@ -78,8 +78,16 @@ func TestNoStorm(t *testing.T) {
 	for i := range 200 {
 		fmt.Fprintf(&losses, "%d ", i*i)
 	}
+	for life := range 3 {
+		for seq := range 100 {
+			fmt.Fprintf(&repeats, "%d%c ", seq, "xyz"[life])
+			if seq > 30 && seq%5 == 0 {
+				fmt.Fprintf(&repeats, "%d%c ", seq-20, "xyz"[life])
+			}
+		}
+	}
 	for _, cfg := range []machineConfig{{}, replaying} {
-		for _, ops := range []string{restarts.String(), losses.String()} {
+		for _, ops := range []string{restarts.String(), losses.String(), repeats.String()} {
 			r := newRig(cfg)
 			if r.script("up " + ops); r.m.storm.active {
 				t.Errorf("replay %v: one publisher is taken for several: %.40s", cfg.canReplay, ops)
