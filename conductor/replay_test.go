@@ -248,7 +248,7 @@ func TestReplaySegments(t *testing.T) {
 	}
 	register := func(segment uint64, id uint32, name string, flags uint8, epoch, seq uint64) {
 		t.Helper()
-		take(tape.Record{Kind: tape.Registered, Flags: flags, Source: id, Epoch: epoch, Seq: seq, At: tape.Place{Segment: segment},
+		take(tape.Record{Kind: tape.Registered, Flags: flags, Source: id, Epoch: epoch, Seq: seq, At: tape.Position{Segment: segment},
 			Payload: tape.AppendFields(nil,
 				tape.Field{Name: "endpoint", Value: "ipc:///x"}, tape.Field{Name: "type", Value: "vLLM"},
 				tape.Field{Name: "modelname", Value: "m"},
@@ -264,29 +264,29 @@ func TestReplaySegments(t *testing.T) {
 		}
 	}
 	const standing, marked = tape.Standing, tape.Standing | tape.HasSeq
-	take(tape.Record{Kind: tape.Settings, At: tape.Place{Segment: 3}})
-	take(tape.Record{Kind: tape.Begin, At: tape.Place{Segment: 3}})
+	take(tape.Record{Kind: tape.Settings, At: tape.Position{Segment: 3}})
+	take(tape.Record{Kind: tape.Begin, At: tape.Position{Segment: 3}})
 	for id, name := range []string{"none", "gone", "moved", "restarted", "behind", "same"} {
 		if id > 0 {
 			register(3, uint32(id), name, 0, 1, 0)
 		}
 	}
-	take(tape.Record{Kind: tape.Settings, At: tape.Place{Segment: 5}})
+	take(tape.Record{Kind: tape.Settings, At: tape.Position{Segment: 5}})
 	register(5, 3, "restarted", marked, 2, 4)
 	register(5, 4, "behind", marked, 1, 9)
 	register(5, 5, "same", standing, 1, 0)
 	register(5, 6, "moved", standing, 1, 0)
 	register(5, 7, "new", marked, 1, 1)
-	take(tape.Record{Kind: tape.Begin, Seq: 5, At: tape.Place{Segment: 5}})
+	take(tape.Record{Kind: tape.Begin, Seq: 5, At: tape.Position{Segment: 5}})
 	want("behind|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=9 Blocks=0",
 		"moved|default|0 State=synced Reason= Epoch=1 LastSeq=<nil> Blocks=0",
 		"new|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=1 Blocks=0",
 		"restarted|default|0 State=partial Reason=journal_gap Epoch=2 LastSeq=4 Blocks=0",
 		"same|default|0 State=synced Reason= Epoch=1 LastSeq=<nil> Blocks=0")
 	// An opening that cannot be read whole takes nothing away.
-	take(tape.Record{Kind: tape.Settings, At: tape.Place{Segment: 6}})
+	take(tape.Record{Kind: tape.Settings, At: tape.Position{Segment: 6}})
 	register(6, 5, "same", standing, 1, 0)
-	take(tape.Record{Kind: tape.Begin, Seq: 5, At: tape.Place{Segment: 6}})
+	take(tape.Record{Kind: tape.Begin, Seq: 5, At: tape.Position{Segment: 6}})
 	if n := strings.Count(services(), "\n") + 1; n != 5 {
 		t.Errorf("%d sources are left of 5", n)
 	}

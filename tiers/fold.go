@@ -8,9 +8,9 @@ const (
 
 // Folder computes rows. Its zero value is ready; keeping one saves allocations.
 type Folder struct {
-	roster *Roster    // of this fold
+	rowset *RowSet    // of this fold
 	state  []rowState // of instances that are hits, in the order they were found
-	slots  []int32    // position in the roster -> index into state plus one; zeros between folds
+	slots  []int32    // position in the rowset -> index into state plus one; zeros between folds
 	others rowState   // of every instance that is no hit: what pools that serve all hold
 	names  []string   // names of Other media seen in this fold
 
@@ -24,7 +24,7 @@ type Folder struct {
 // of an owner do not touch each other or its prefix, and later ascends by From. Owners
 // beyond the table count nowhere: they appeared after the caller had read the table. soon ascends
 // by From and counts as well.
-func (f *Folder) FoldHits(prefixes []Prefix, later []Span, owners []Owner, soon []Soon, in *Roster) []Hit {
+func (f *Folder) FoldHits(prefixes []Prefix, later []Span, owners []Owner, soon []Soon, in *RowSet) []Hit {
 	f.beginFold(in)
 	for _, p := range prefixes {
 		f.addSpan(p.Owner, 0, p.Blocks, owners)
@@ -58,10 +58,10 @@ func (f *Folder) addSoon(b *Soon) {
 // shorter one.
 func (f *Folder) PrefixOfOthers() int { return int(f.others.longest) }
 
-// RowOfOther returns the row of the instance at a position of the roster, which is no hit.
+// RowOfOther returns the row of the instance at a position of the rowset, which is no hit.
 // Rows of equal ranks share their numbers.
 func (f *Folder) RowOfOther(at int) Row {
-	zero := f.roster.zeros[at]
+	zero := f.rowset.zeros[at]
 	if f.others.longest == 0 {
 		return zero
 	}
@@ -83,8 +83,8 @@ func (f *Folder) RowOfOther(at int) Row {
 }
 
 // beginFold begins a fold without hits.
-func (f *Folder) beginFold(in *Roster) {
-	f.roster = in
+func (f *Folder) beginFold(in *RowSet) {
+	f.rowset = in
 	for len(f.slots) < len(in.zeros) {
 		f.slots = append(f.slots, 0)
 	}

@@ -163,7 +163,7 @@ func TestFoldModel(t *testing.T) {
 				t.Fatalf("seed %d scene %d instance %d\n got %+v\nwant %+v\nowners %+v\nheld %v", seed, i, in.ID, rows[j], want, owners,
 					held)
 			}
-			if rows[j].Longest == 0 && !sameRows(rows[j:j+1], NewRoster(instances).ZeroRows()[j:j+1]) {
+			if rows[j].Longest == 0 && !sameRows(rows[j:j+1], NewRowSet(instances).ZeroRows()[j:j+1]) {
 				t.Fatalf("seed %d scene %d: %+v is no row of zeros", seed, i, rows[j])
 			}
 			for _, r := range rows[j].Ranks {
@@ -177,7 +177,7 @@ func TestFoldModel(t *testing.T) {
 		}
 		// The order in which the others are asked for changes nothing.
 		var byHits Folder
-		hits := byHits.FoldHits(prefixes, later, owners, nil, NewRoster(instances))
+		hits := byHits.FoldHits(prefixes, later, owners, nil, NewRowSet(instances))
 		got := make([]Row, len(instances))
 		for _, j := range rng.Perm(len(instances)) {
 			got[j] = byHits.RowOfOther(j)
@@ -237,9 +237,9 @@ func TestFoldAllocates(t *testing.T) {
 	owners[5].Medium = ParseMedium("tape")
 	owners[9].Medium = ParseMedium("attic")
 	var f Folder
-	roster := NewRoster(instances)
+	rowset := NewRowSet(instances)
 	run := func() {
-		f.FoldHits(prefixes, nil, owners, nil, roster)
+		f.FoldHits(prefixes, nil, owners, nil, rowset)
 		for i := range instances {
 			f.RowOfOther(i)
 		}
@@ -254,11 +254,11 @@ func BenchmarkFold(b *testing.B) {
 	f := func(name string, instances, ranks, runs int) {
 		b.Run(name, func(b *testing.B) {
 			prefixes, owners, ins := bigScene(instances, ranks, runs)
-			roster := NewRoster(ins)
+			rowset := NewRowSet(ins)
 			var f Folder
 			b.ReportAllocs()
 			for b.Loop() {
-				f.FoldHits(prefixes, nil, owners, nil, roster)
+				f.FoldHits(prefixes, nil, owners, nil, rowset)
 			}
 		})
 	}
@@ -268,11 +268,11 @@ func BenchmarkFold(b *testing.B) {
 		for i := int32(8); i < 1000; i++ {
 			ins = append(ins, Instance{ID: i, Ranks: []int32{0}})
 		}
-		roster := NewRoster(ins)
+		rowset := NewRowSet(ins)
 		var f Folder
 		b.ReportAllocs()
 		for b.Loop() {
-			f.FoldHits(prefixes, nil, owners, nil, roster)
+			f.FoldHits(prefixes, nil, owners, nil, rowset)
 		}
 	})
 	f("16x1/runs=8", 16, 1, 8)

@@ -103,7 +103,7 @@ func (r Row) print() string {
 
 // fold returns one row per instance, in their order.
 func fold(f *Folder, prefixes []Prefix, later []Span, owners []Owner, instances []Instance) []Row {
-	hits := f.FoldHits(prefixes, later, owners, nil, NewRoster(instances))
+	hits := f.FoldHits(prefixes, later, owners, nil, NewRowSet(instances))
 	rows := make([]Row, len(instances))
 	for i := range rows {
 		rows[i] = f.RowOfOther(i)
@@ -235,14 +235,14 @@ func TestOwnersThatCountNowhere(t *testing.T) {
 func TestSoon(t *testing.T) {
 	owners, held := scene(t, "0.0@gpu: 0; 0.0@cpu: 3; 0.1@gpu: 2,4")
 	prefixes, later := spansOf(held, 6)
-	roster := NewRoster([]Instance{{0, []int32{0, 1}}, {1, []int32{0}}})
+	rowset := NewRowSet([]Instance{{0, []int32{0, 1}}, {1, []int32{0}}})
 	soon := []Soon{{Instance: 1, Rank: -1, From: 0, To: 2}, {Instance: 0, Rank: 0, From: 1, To: 3}, {Instance: 0, Rank: 1, From: 5, To: 6}}
 	var f Folder
 	for at, want := range map[int32]string{
 		0: "6 [{0 4 3 4 4 4 0} {1 3 0 0 0 0 0}]",
 		1: "2 [{0 0 0 0 0 0 0}]",
 	} {
-		for _, h := range f.FoldHits(prefixes, later, owners, soon, roster) {
+		for _, h := range f.FoldHits(prefixes, later, owners, soon, rowset) {
 			if got := fmt.Sprint(h.Longest, " ", h.Ranks); h.At == at && got != want {
 				t.Errorf("row %d: %s, want %s", at, got, want)
 			}

@@ -5,7 +5,7 @@ import "slices"
 // rowState is the working state of one row. Spans are added by ascending begin, so a span
 // that begins behind the prefix never becomes a part of it.
 type rowState struct {
-	at      int32  // position in the roster
+	at      int32  // position in the rowset
 	longest uint32 // the prefix so far
 	media   [Other]counted
 	further []furtherMedium
@@ -66,7 +66,7 @@ func (r *rankState) toRank() Rank {
 // rowAt returns the state of an instance to which a span is to be added; nil if the instance
 // was not asked for or the span begins behind its prefix.
 func (f *Folder) rowAt(instance int32, from uint32) *rowState {
-	at, asked := f.roster.positionOf(instance)
+	at, asked := f.rowset.positionOf(instance)
 	if !asked {
 		return nil
 	}
@@ -94,7 +94,7 @@ func (f *Folder) addHit(at int32) *rowState {
 	s, o := &f.state[n], &f.others
 	s.at, s.longest, s.media, s.pools = at, o.longest, o.media, o.pools
 	s.further, s.ranks = append(s.further[:0], o.further...), s.ranks[:0]
-	for _, r := range f.roster.zeros[at].Ranks {
+	for _, r := range f.rowset.zeros[at].Ranks {
 		s.ranks = append(s.ranks, o.pools)
 		s.ranks[len(s.ranks)-1].rank = r.Rank
 	}

@@ -146,7 +146,7 @@ type past struct {
 func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, errs io.Writer) (*past, error) {
 	p := &past{dir: dir, until: until}
 	m := meter{out: errs}
-	var stop tape.Place
+	var stop tape.Position
 	if until != "" {
 		var err error
 		if p.target, err = tape.ParseTarget(until, time.Now()); err != nil {

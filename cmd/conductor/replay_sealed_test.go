@@ -115,7 +115,7 @@ func TestReplaySealedDamage(t *testing.T) {
 	must.Succeed(t, err)
 	r, err := tape.Open(dir, key)
 	must.Succeed(t, err)
-	var at tape.Place
+	var at tape.Position
 	for rec := (tape.Record{}); r.Next(&rec) == nil; {
 		if rec.Kind == tape.Batch && rec.Seq == 1 {
 			at = rec.At

@@ -21,7 +21,7 @@ type Instances struct {
 // Roster is the instances an answer may have rows of. It never changes.
 type Roster struct {
 	Instances []Instance // sorted by name
-	Fold      *tiers.Roster
+	Fold      *tiers.RowSet
 	kept      sync.Map // key -> what Keep was given
 }
 
@@ -30,7 +30,7 @@ func newRoster(rows []Instance) *Roster {
 	for i := range rows {
 		instances[i] = tiers.Instance{ID: rows[i].ID, Ranks: rows[i].Ranks}
 	}
-	return &Roster{Instances: rows, Fold: tiers.NewRoster(instances)}
+	return &Roster{Instances: rows, Fold: tiers.NewRowSet(instances)}
 }
 
 // Keep returns what make has made for a key, and calls it once per key and Roster. It is not to be changed.

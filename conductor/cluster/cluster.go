@@ -406,7 +406,7 @@ func (c *Cluster) placeShards(rows map[scope.Shard]*Row, all []fleet.Replica, to
 		}
 		slices.Sort(before[key])
 	}
-	owners := placement.Place(shards, replicas, placement.Options{Owners: c.cfg.Owners, Previous: before})
+	owners := placement.Assign(shards, replicas, placement.Options{Owners: c.cfg.Owners, Previous: before})
 	for s, row := range rows {
 		row.Owners = owners[Key(s)]
 	}

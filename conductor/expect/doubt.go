@@ -55,7 +55,7 @@ func (t *Target) doubtMore(e *expectation) {
 	whole := t.space.findTarget(t.Instance, AnyRank)
 	if whole == nil {
 		whole = &Target{Instance: t.Instance, Rank: AnyRank, space: t.space}
-		t.space.setTarget(place{t.Instance, AnyRank}, whole)
+		t.space.setTarget(rankID{t.Instance, AnyRank}, whole)
 	}
 	whole.doubted = append(whole.doubted, t)
 	whole.noteAwaits()

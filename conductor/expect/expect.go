@@ -127,24 +127,24 @@ type Space struct {
 	owner     string // tenant
 	blockSize int    // tokens
 
-	blocks    atomic.Int64                      // in all nodes
-	targets   atomic.Pointer[map[place]*Target] // never changed once published; written with table.mu held
-	heads     map[uint64]*node                  // by the key of the first block; guarded by table.mu
-	mostHeads int                               // how many keys there were since the map was made; guarded by table.mu
-	sieve     sieve                             // of the keys in heads; guarded by table.mu
-	named     atomic.Bool                       // a report had names, lately
-	closed    bool                              // guarded by table.mu
-	counted   atomic.Bool                       // there is a target whose blocks Options.Counts
-	awaits    atomic.Int64                      // targets whose awaits is set
+	blocks    atomic.Int64                       // in all nodes
+	targets   atomic.Pointer[map[rankID]*Target] // never changed once published; written with table.mu held
+	heads     map[uint64]*node                   // by the key of the first block; guarded by table.mu
+	mostHeads int                                // how many keys there were since the map was made; guarded by table.mu
+	sieve     sieve                              // of the keys in heads; guarded by table.mu
+	named     atomic.Bool                        // a report had names, lately
+	closed    bool                               // guarded by table.mu
+	counted   atomic.Bool                        // there is a target whose blocks Options.Counts
+	awaits    atomic.Int64                       // targets whose awaits is set
 }
 
-// place is where blocks are expected: an instance, by the number that the deployment gives it, and a rank.
-type place struct{ instance, rank int32 }
+// rankID is where blocks are expected: an instance, by the number that the deployment gives it, and a rank.
+type rankID struct{ instance, rank int32 }
 
 // NewSpace returns an empty space of a tenant. blockSize is how many tokens its blocks have.
 func (t *Table) NewSpace(tenant string, blockSize int) *Space {
 	s := &Space{table: t, owner: tenant, blockSize: blockSize}
-	s.targets.Store(&map[place]*Target{})
+	s.targets.Store(&map[rankID]*Target{})
 	return s
 }
 
@@ -192,7 +192,7 @@ type Target struct {
 // Target returns the target at an instance and rank, which it makes if there is none. If the target there has other
 // options, Target replaces it and drops what was expected of it.
 func (s *Space) Target(instance, rank int32, o Options) *Target {
-	at := place{instance, rank}
+	at := rankID{instance, rank}
 	if t := (*s.targets.Load())[at]; t != nil && t.Options == o {
 		return t
 	}
@@ -216,9 +216,9 @@ func (s *Space) Target(instance, rank int32, o Options) *Target {
 	return t
 }
 
-// setTarget makes t the target at a place, or leaves none there if t is nil. The table's lock is held.
-func (s *Space) setTarget(at place, t *Target) {
-	all := make(map[place]*Target)
+// setTarget makes t the target of a rank, or leaves none there if t is nil. The table's lock is held.
+func (s *Space) setTarget(at rankID, t *Target) {
+	all := make(map[rankID]*Target)
 	for k, v := range *s.targets.Load() {
 		all[k] = v
 	}
@@ -281,7 +281,7 @@ func (t *Target) leaveSpace() {
 
 // findTarget returns the target at an instance and rank, nil if there is none. It takes no lock.
 func (s *Space) findTarget(instance, rank int32) *Target {
-	return (*s.targets.Load())[place{instance, rank}]
+	return (*s.targets.Load())[rankID{instance, rank}]
 }
 
 // node is consecutive blocks of prompts that were reported for a target.

@@ -41,7 +41,7 @@ type lab struct {
 }
 
 type reported struct {
-	at     place
+	at     rankID
 	id     string
 	prompt string
 	from   int
@@ -49,7 +49,7 @@ type reported struct {
 	gone   map[int]bool // blocks that were announced, by their places
 }
 
-func (l *lab) report(at place, id, prompt string, from int, ttl time.Duration) {
+func (l *lab) report(at rankID, id, prompt string, from int, ttl time.Duration) {
 	l.expire()
 	if id != "" {
 		for i, r := range l.live {
@@ -70,7 +70,7 @@ func (l *lab) expire() {
 }
 
 // expected returns which blocks of a prompt are expected of a target.
-func (l *lab) expected(at place, prompt string) []bool {
+func (l *lab) expected(at rankID, prompt string) []bool {
 	l.expire()
 	all := make([]bool, len(prompt))
 	for _, r := range l.live {
@@ -86,7 +86,7 @@ func (l *lab) expected(at place, prompt string) []bool {
 
 func (l *lab) announced(instance, rank int32, prompt string, from int) {
 	for _, r := range l.live {
-		if r.at != (place{instance, rank}) && r.at != (place{instance, AnyRank}) {
+		if r.at != (rankID{instance, rank}) && r.at != (rankID{instance, AnyRank}) {
 			continue
 		}
 		for i := from; i < len(prompt) && i < len(r.prompt) && r.prompt[:i+1] == prompt[:i+1]; i++ {
@@ -109,7 +109,7 @@ func testModel(t *testing.T, seed uint64) {
 	l.table = New(1<<30, l.now)
 	l.space = l.table.NewSpace("a", 16)
 	known := []string{"abcabcab"}
-	has := make(map[place]map[string]bool) // what ranks have announced
+	has := make(map[rankID]map[string]bool) // what ranks have announced
 	draw := func() string {
 		p := known[dice.IntN(len(known))]
 		p = p[:dice.IntN(len(p)+1)]
@@ -121,12 +121,12 @@ func testModel(t *testing.T, seed uint64) {
 		}
 		return p
 	}
-	holds := func(at place, prompt string) (n int) {
+	holds := func(at rankID, prompt string) (n int) {
 		for n < len(prompt) {
 			some := has[at][prompt[:n+1]]
 			if at.rank == AnyRank {
 				for rank := range int32(2) {
-					some = some || has[place{at.instance, rank}][prompt[:n+1]]
+					some = some || has[rankID{at.instance, rank}][prompt[:n+1]]
 				}
 			}
 			if !some {
@@ -137,7 +137,7 @@ func testModel(t *testing.T, seed uint64) {
 		return n
 	}
 	for range 400 {
-		at := place{int32(dice.IntN(2)), int32(dice.IntN(3)) - 1}
+		at := rankID{int32(dice.IntN(2)), int32(dice.IntN(3)) - 1}
 		switch n := dice.IntN(10); {
 		case n < 4:
 			p, id := draw(), ""
@@ -184,7 +184,7 @@ func testModel(t *testing.T, seed uint64) {
 			l.at = l.at.Add(time.Duration(dice.IntN(1000)) * time.Millisecond)
 		case n == 9 && dice.IntN(20) == 0 && at.rank != AnyRank:
 			l.space.Drop(at.instance, at.rank)
-			l.live = slices.DeleteFunc(l.live, func(r *reported) bool { return r.at == at || r.at == place{at.instance, AnyRank} })
+			l.live = slices.DeleteFunc(l.live, func(r *reported) bool { return r.at == at || r.at == rankID{at.instance, AnyRank} })
 			delete(has, at)
 		}
 		l.table.check(t)
@@ -203,9 +203,9 @@ func testModel(t *testing.T, seed uint64) {
 // check compares the expected blocks of a prompt with the oracle. All of the prompt counts as held, so that Match does not end.
 func (l *lab) check(prompt string) {
 	l.t.Helper()
-	got := make(map[place][]bool)
+	got := make(map[rankID][]bool)
 	for _, f := range l.space.Match(nil, promptOf(prompt), 0, len(prompt)) {
-		at := place{f.Instance, f.Rank}
+		at := rankID{f.Instance, f.Rank}
 		if got[at] == nil {
 			got[at] = make([]bool, len(prompt))
 		}
@@ -218,7 +218,7 @@ func (l *lab) check(prompt string) {
 	}
 	for instance := range int32(2) {
 		for rank := int32(AnyRank); rank < 2; rank++ {
-			at := place{instance, rank}
+			at := rankID{instance, rank}
 			want := l.expected(at, prompt)
 			if got[at] == nil {
 				got[at] = make([]bool, len(prompt))

@@ -17,15 +17,15 @@ import (
 	"example.com/conductor/tiers"
 )
 
-// maxElsewhere bounds the places that are searched. Salts may be as many as users; a place
+// maxElsewhere bounds the contexts that are searched. Salts may be as many as users; a context
 // without the first block costs well below a microsecond. maxListed bounds those in the answer.
 const (
 	maxElsewhere = 1 << 14
 	maxListed    = 16
 )
 
-// place is where else a prompt may be held.
-type place struct {
+// candidate is a context in which the prompt may be held as well.
+type candidate struct {
 	deployment *catalog.Deployment
 	identity   *names.Identity
 }
@@ -33,14 +33,14 @@ type place struct {
 // searchElsewhere finds what else in view holds the first block: other adapters and salts of the
 // deployment, then other deployments, those of the model first.
 func (e *explaining) searchElsewhere() {
-	var all []place
+	var all []candidate
 	for _, d := range e.Catalog.Indexed() {
 		if !e.Tenants.Has(d.Key.Tenant) {
 			continue
 		}
 		for _, id := range d.Names.All() {
 			if d != e.deployment || id.Variant != e.at.Variant {
-				all = append(all, place{d, id})
+				all = append(all, candidate{d, id})
 			}
 		}
 	}
@@ -55,7 +55,7 @@ func (e *explaining) searchElsewhere() {
 		}
 		return 3
 	}
-	slices.SortFunc(all, func(a, b place) int {
+	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(near(a.deployment.Key)-near(b.deployment.Key), a.deployment.Key.Compare(b.deployment.Key),
 			a.identity.Compare(b.identity.Variant))
 	})
@@ -80,9 +80,9 @@ func (e *explaining) searchElsewhere() {
 	e.out.Elsewhere = e.out.Elsewhere[:min(len(e.out.Elsewhere), maxListed)]
 }
 
-// heldIn returns who holds the first block of the prompt in a place, longest first. who has the owners of the
-// deployment, once some place of it holds the block.
-func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned) []inspect.ElsewhereInstance {
+// heldIn returns who holds the first block of the prompt in a context, longest first. who has the owners of the
+// deployment, once some context of it holds the block.
+func (e *explaining) heldIn(p candidate, chains []*hash.Chain, who *map[uint32]owned) []inspect.ElsewhereInstance {
 	best, table := make(map[string]int), p.deployment.Owners()
 	var m index.Match
 	for _, c := range chains {
@@ -109,8 +109,8 @@ func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned
 	return all
 }
 
-// noteElsewhere adds a place to the answer.
-func (e *explaining) noteElsewhere(p place, found []inspect.ElsewhereInstance, salts map[string]bool) {
+// noteElsewhere adds a context to the answer.
+func (e *explaining) noteElsewhere(p candidate, found []inspect.ElsewhereInstance, salts map[string]bool) {
 	at := scope.Context{Deployment: p.deployment.Key, Variant: p.identity.Variant}
 	w := inspect.Elsewhere{
 		Tenant: at.Deployment.Tenant, Model: at.Deployment.Model, Lora: at.Variant.Lora, Salt: at.Variant.Salt,

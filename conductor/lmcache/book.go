@@ -14,37 +14,37 @@ type chunkID struct{ tier, salt, hash string }
 
 // chunk is the state of a chunk at an emitter.
 type chunk struct {
-	places []place
-	whole  int // places with all shards
+	copies []chunkCopy
+	whole  int // copies with all shards
 	length int // tokens, 0 if not known
 	// What a shard said, kept until all are there.
-	tokens []uint32
-	parent string
-	placed bool // the parent is known
+	tokens   []uint32
+	parent   string
+	attached bool // the parent is known
 }
 
-// place is where shards of a chunk are. A chunk that was stored for another world is other
+// chunkCopy is the shards of a chunk on one backend. A chunk that was stored for another world is other
 // objects.
-type place struct {
+type chunkCopy struct {
 	backend string
 	world   int
 	have    int
 	shards  [(maxRank + 1) / 64]uint64
 }
 
-// Bytes that a chunk and a place take, about.
+// Bytes that a chunk and a copy take, about.
 const (
 	chunkBytes = 256
-	placeBytes = 64
+	copyBytes  = 64
 )
 
 func newBook(limit int64, blockSize int) *book {
 	return &book{limit: limit, blockSize: max(blockSize, 1), chunks: make(map[chunkID]*chunk), stored: make(map[string]int)}
 }
 
-// lackingBlocks returns how many blocks the chunk has if no place has all its shards, else 0.
+// lackingBlocks returns how many blocks the chunk has if no copy has all its shards, else 0.
 func (b *book) lackingBlocks(c *chunk) int {
-	if c.whole > 0 || len(c.places) == 0 {
+	if c.whole > 0 || len(c.copies) == 0 {
 		return 0
 	}
 	return max(c.length/b.blockSize, 1)
@@ -52,7 +52,7 @@ func (b *book) lackingBlocks(c *chunk) int {
 
 // storeObject enters an object that was stored. appears says that the object made its chunk whole. fits is false if the book
 // has no room, and then nothing has changed.
-func (b *book) storeObject(at chunkID, backend string, e *Entry, parent string, placed bool) (c *chunk, appears, fits bool) {
+func (b *book) storeObject(at chunkID, backend string, e *Entry, parent string, attached bool) (c *chunk, appears, fits bool) {
 	if b.bytes > b.limit {
 		return nil, false, false
 	}
@@ -64,15 +64,15 @@ func (b *book) storeObject(at chunkID, backend string, e *Entry, parent string, 
 		b.bytes += chunkBytes + int64(len(at.hash)+len(at.salt))
 	}
 	b.lacking -= b.lackingBlocks(c)
-	if c.whole == 0 && len(e.Tokens) > 0 && (c.tokens == nil || placed && !c.placed) {
+	if c.whole == 0 && len(e.Tokens) > 0 && (c.tokens == nil || attached && !c.attached) {
 		b.bytes += 4 * int64(len(e.Tokens)-len(c.tokens))
-		c.tokens, c.parent, c.placed, c.length = e.Tokens, parent, placed, len(e.Tokens)
+		c.tokens, c.parent, c.attached, c.length = e.Tokens, parent, attached, len(e.Tokens)
 	}
-	p := c.placeOf(backend, e.World)
+	p := c.copyOn(backend, e.World)
 	if p == nil {
-		c.places = append(c.places, place{backend: backend, world: e.World})
-		p = &c.places[len(c.places)-1]
-		b.bytes += placeBytes
+		c.copies = append(c.copies, chunkCopy{backend: backend, world: e.World})
+		p = &c.copies[len(c.copies)-1]
+		b.bytes += copyBytes
 	}
 	if word, bit := e.Rank/64, uint64(1)<<(e.Rank%64); p.shards[word]&bit == 0 {
 		p.shards[word] |= bit
@@ -98,7 +98,7 @@ func (b *book) removeObject(at chunkID, backend string, e *Entry) (vanishes, kno
 	if c == nil {
 		return false, false
 	}
-	p := c.placeOf(backend, e.World)
+	p := c.copyOn(backend, e.World)
 	word, bit := e.Rank/64, uint64(1)<<(e.Rank%64)
 	if p == nil || p.shards[word]&bit == 0 {
 		return false, false
@@ -110,12 +110,12 @@ func (b *book) removeObject(at chunkID, backend string, e *Entry) (vanishes, kno
 		vanishes = c.whole == 0
 	}
 	if p.have--; p.have == 0 {
-		*p = c.places[len(c.places)-1]
-		c.places = c.places[:len(c.places)-1]
-		b.bytes -= placeBytes
+		*p = c.copies[len(c.copies)-1]
+		c.copies = c.copies[:len(c.copies)-1]
+		b.bytes -= copyBytes
 	}
 	b.lacking += b.lackingBlocks(c)
-	if len(c.places) == 0 {
+	if len(c.copies) == 0 {
 		b.forgetChunk(at, c)
 	}
 	return vanishes, true
@@ -136,7 +136,7 @@ func (b *book) clearTier(tier string, vanish func(chunkID)) {
 func (b *book) forgetChunk(at chunkID, c *chunk) {
 	b.releaseTokens(c)
 	b.lacking -= b.lackingBlocks(c)
-	b.bytes -= chunkBytes + int64(len(at.hash)+len(at.salt)) + placeBytes*int64(len(c.places))
+	b.bytes -= chunkBytes + int64(len(at.hash)+len(at.salt)) + copyBytes*int64(len(c.copies))
 	b.stored[at.tier]--
 	delete(b.chunks, at)
 }
@@ -151,10 +151,10 @@ func (b *book) holdsChunk(n chunkName) bool {
 	return false
 }
 
-// placeOf returns the place of a chunk on a backend, nil if there is none.
-func (c *chunk) placeOf(backend string, world int) *place {
-	for i := range c.places {
-		if p := &c.places[i]; p.backend == backend && p.world == world {
+// copyOn returns the copy of a chunk on a backend, nil if there is none.
+func (c *chunk) copyOn(backend string, world int) *chunkCopy {
+	for i := range c.copies {
+		if p := &c.copies[i]; p.backend == backend && p.world == world {
 			return p
 		}
 	}

@@ -33,17 +33,17 @@ type chains struct {
 	buf    []byte
 	bytes  int64 // of the hashes
 
-	places *places
+	attachments *attachments
 }
 
 func newChains() *chains {
-	return &chains{links: make(map[string]link), ends: make(map[int]map[string]struct{}), places: newPlaces()}
+	return &chains{links: make(map[string]link), ends: make(map[int]map[string]struct{}), attachments: newAttachments()}
 }
 
-// placeChunk returns the parent of a chunk with tokens, "" for the first of a prompt. It reports
+// findParent returns the parent of a chunk with tokens, "" for the first of a prompt. It reports
 // false if the parent is not known. before is the entry before it in the batch, nil if there is
 // none. trials is what hashes may still cost.
-func (c *chains) placeChunk(e, before *Entry, trials *int) (parent string, known bool) {
+func (c *chains) findParent(e, before *Entry, trials *int) (parent string, known bool) {
 	if at, is := c.links[e.Hash]; is {
 		return at.parent, true
 	}

@@ -30,11 +30,11 @@ type Receiver interface {
 type Delivery struct {
 	Payload []byte
 
-	of     *Feed
-	after  []*Delivery // sent before this one
-	placed []chunkName // chunks that have a place once it is applied
-	sent   bool
-	done   chan struct{}
+	of       *Feed
+	after    []*Delivery // sent before this one
+	attached []chunkName // chunks that are attached once it is applied
+	sent     bool
+	done     chan struct{}
 }
 
 // Blocked returns nil if the delivery can be applied, else a channel that is closed when another
@@ -76,9 +76,9 @@ func (f *Feed) currentDelivery() *Delivery {
 	return f.filling
 }
 
-// deliverAfter makes the delivery that is being filled wait for the one that gives chunk n its place, unless the feed holds
+// deliverAfter makes the delivery that is being filled wait for the one that attaches chunk n, unless the feed holds
 // the chunk itself.
-func (f *Feed) deliverAfter(n chunkName, p *places, time float64) {
+func (f *Feed) deliverAfter(n chunkName, p *attachments, time float64) {
 	d := p.fresh[n]
 	if d == nil || d.of == f || !d.pending() || f.book.holdsChunk(n) {
 		return
@@ -91,10 +91,10 @@ func (f *Feed) deliverAfter(n chunkName, p *places, time float64) {
 	}
 }
 
-// recordPlace records that chunk n has its place once the delivery that is being filled is applied.
-func (f *Feed) recordPlace(n chunkName, p *places) {
+// recordAttached records that chunk n is attached once the delivery that is being filled is applied.
+func (f *Feed) recordAttached(n chunkName, p *attachments) {
 	d := f.currentDelivery()
-	d.placed = append(d.placed, n)
+	d.attached = append(d.attached, n)
 	p.fresh[n] = d
 }
 
@@ -120,16 +120,16 @@ func (f *Feed) flush(time float64) {
 	f.To.Take(d)
 }
 
-// dropEndedDeliveries forgets the deliveries that have ended, and which chunks they placed. mu is held.
+// dropEndedDeliveries forgets the deliveries that have ended, and which chunks they attached. mu is held.
 func (h *Hub) dropEndedDeliveries() {
 	h.flying = slices.DeleteFunc(h.flying, func(d *Delivery) bool {
 		if d.pending() {
 			return false
 		}
 		if c := h.chains[d.of.Model]; c != nil {
-			for _, n := range d.placed {
-				if c.places.fresh[n] == d {
-					delete(c.places.fresh, n)
+			for _, n := range d.attached {
+				if c.attachments.fresh[n] == d {
+					delete(c.attachments.fresh, n)
 				}
 			}
 		}

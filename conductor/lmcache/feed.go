@@ -69,7 +69,7 @@ func (f *Feed) shared() bool {
 
 // beginBatch prepares the feed for the entries of a batch: from the admission it works out whether the feed has missed
 // something, and whether the emitter has lost its memory.
-func (f *Feed) beginBatch(b *Batch, a admission, p *places) {
+func (f *Feed) beginBatch(b *Batch, a admission, p *attachments) {
 	if f.To.Renew() {
 		f.book.clearTier("", p.removeChunk)
 		f.lost, f.told = Unheard, false
@@ -107,8 +107,8 @@ func (f *Feed) setLost(reason string) {
 }
 
 // applyEntry applies one entry of a batch to the book, and adds the events that follow from it. parent is the parent of the
-// chunk, and placed says that it is known.
-func (f *Feed) applyEntry(b *Batch, e *Entry, parent string, placed bool, p *places) {
+// chunk, and attached says that it is known.
+func (f *Feed) applyEntry(b *Batch, e *Entry, parent string, attached bool, p *attachments) {
 	if e.Group != 0 {
 		f.To.Drop(dropGroup, 1)
 		return
@@ -125,13 +125,13 @@ func (f *Feed) applyEntry(b *Batch, e *Entry, parent string, placed bool, p *pla
 		}
 		return
 	}
-	c, appears, fits := f.book.storeObject(at, b.Backend, e, parent, placed)
+	c, appears, fits := f.book.storeObject(at, b.Backend, e, parent, attached)
 	switch {
 	case !fits:
 		f.To.Drop(dropBudget, 1)
 	case appears:
 		w := waiter{feed: f, at: at, backend: b.Backend, parent: c.parent, tokens: c.tokens}
-		known := c.placed && len(c.tokens) > 0
+		known := c.attached && len(c.tokens) > 0
 		f.addStored(&w, known, p, b.Time)
 		f.book.releaseTokens(c)
 		p.addChunk(w, known)
@@ -167,7 +167,7 @@ func mediumOf(tier, backend string) string {
 
 // addStored adds a stored event. A chunk whose parent is not known is announced by its hash
 // alone.
-func (f *Feed) addStored(w *waiter, known bool, p *places, time float64) {
+func (f *Feed) addStored(w *waiter, known bool, p *attachments, time float64) {
 	tokens := w.tokens
 	switch {
 	case !known:

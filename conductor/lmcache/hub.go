@@ -48,7 +48,7 @@ func (h *Hub) Remove(f *Feed) {
 	if len(h.feeds[at]) == 0 {
 		delete(h.feeds, at)
 	}
-	f.book.clearTier("", h.chainsOf(f.Model).places.removeChunk)
+	f.book.clearTier("", h.chainsOf(f.Model).attachments.removeChunk)
 	for at := range h.feeds {
 		if at.model == f.Model {
 			return
@@ -133,7 +133,7 @@ func (h *Hub) readBatch(b *Batch, now time.Time) (outcome Outcome, unclaimed int
 	}
 	touched := make(map[*Feed]bool)
 	for _, f := range h.feedsOf(b.Instance) {
-		f.beginBatch(b, a, h.chainsOf(f.Model).places)
+		f.beginBatch(b, a, h.chainsOf(f.Model).attachments)
 		touched[f] = touched[f] || !f.shared()
 	}
 	trials := maxTrials
@@ -147,19 +147,19 @@ func (h *Hub) readBatch(b *Batch, now time.Time) (outcome Outcome, unclaimed int
 		}
 		c := h.chainsOf(e.Model)
 		var parent string
-		var placed bool
+		var attached bool
 		if b.Type == Store && len(e.Tokens) > 0 {
-			parent, placed = c.placeChunk(e, before, &trials)
+			parent, attached = c.findParent(e, before, &trials)
 		}
 		before = e
 		for _, f := range feeds {
 			if b.Shared {
 				f.sent[b.Instance] = true
 			}
-			f.applyEntry(b, e, parent, placed, c.places)
+			f.applyEntry(b, e, parent, attached, c.attachments)
 			touched[f] = true
 		}
-		c.places.announceAgain(b.Time, touched)
+		c.attachments.announceAgain(b.Time, touched)
 	}
 	for f, is := range touched {
 		if is {

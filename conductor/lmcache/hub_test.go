@@ -147,13 +147,13 @@ func TestChildWaitsForParent(t *testing.T) {
 			t.Errorf("in the end: %x and %x", names(pool), names(a))
 		}
 		if err := b.push(t.Context(), "b", false, b.chunk[0]); err != nil || len(b.hub.flying) != 1 ||
-			len(b.hub.chains["m"].places.fresh) != 0 {
-			t.Errorf("%v, %d deliveries and %d chunks are kept", err, len(b.hub.flying), len(b.hub.chains["m"].places.fresh))
+			len(b.hub.chains["m"].attachments.fresh) != 0 {
+			t.Errorf("%v, %d deliveries and %d chunks are kept", err, len(b.hub.flying), len(b.hub.chains["m"].attachments.fresh))
 		}
 	})
 }
 
-// However slow receivers are, each chunk has its place in the end, and nothing waits for ever.
+// However slow receivers are, each chunk is attached in the end, and nothing waits for ever.
 func TestSlowReceiversByChance(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestSlowReceiversByChance(t *testing.T) {
 			}
 			for i, c := range chunks {
 				if !found[blockHashOf("", c.Hash)] {
-					t.Errorf("seed %d: chunk %d of prompt %d has no place", seed, i%6, i/6)
+					t.Errorf("seed %d: chunk %d of prompt %d is not attached", seed, i%6, i/6)
 				}
 			}
 			for _, h := range all {

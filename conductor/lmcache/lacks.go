@@ -32,8 +32,8 @@ func (h *Hub) Lacks(f *Feed, p *Prompt, from, to int) (all []Lack) {
 			continue
 		}
 		certain := h.matchesPrompt(p, at.salt, f.Model, link.parent, start)
-		for i := range c.places {
-			all = append(all, Lack{mediumOf(at.tier, c.places[i].backend), c.places[i].have, c.places[i].world, certain})
+		for i := range c.copies {
+			all = append(all, Lack{mediumOf(at.tier, c.copies[i].backend), c.copies[i].have, c.copies[i].world, certain})
 		}
 	}
 	return all

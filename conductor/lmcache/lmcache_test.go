@@ -122,7 +122,7 @@ func TestChains(t *testing.T) {
 	trials := 1000
 	f := func(e, before *Entry, parent string, known bool) {
 		t.Helper()
-		if got, is := c.placeChunk(e, before, &trials); got != parent || is != known {
+		if got, is := c.findParent(e, before, &trials); got != parent || is != known {
 			t.Errorf("the chunk at %d follows %x (%t), want %x (%t)", e.Offset, got, is, parent, known)
 		}
 	}
@@ -160,8 +160,8 @@ func TestBookBudget(t *testing.T) {
 	if f.book.bytes != 0 || len(f.book.chunks) != 0 || len(to.blocks[mediumHost]) != 0 || to.drops[dropUnknown] != 40-held {
 		t.Errorf("%d bytes and %d chunks are left, %v dropped", f.book.bytes, len(f.book.chunks), to.drops)
 	}
-	if p := hub.chains["m"].places; len(p.held)+len(p.placed)+p.waiters+int(p.bytes) != 0 {
-		t.Errorf("places are left: %d held, %d placed, %d waiting", len(p.held), len(p.placed), p.waiters)
+	if p := hub.chains["m"].attachments; len(p.held)+len(p.attached)+p.waiters+int(p.bytes) != 0 {
+		t.Errorf("attachments are left: %d held, %d attached, %d waiting", len(p.held), len(p.attached), p.waiters)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestRemoveForgets(t *testing.T) {
 	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "cpu",
 		Entries: []Entry{{Model: "m", Hash: "h", Tokens: make([]uint32, 16), World: 1}}}, monday)
 	hub.Remove(one)
-	if c := hub.chains["m"]; c == nil || len(c.places.held) != 1 || len(one.book.chunks) != 0 || len(two.book.chunks) != 1 {
+	if c := hub.chains["m"]; c == nil || len(c.attachments.held) != 1 || len(one.book.chunks) != 0 || len(two.book.chunks) != 1 {
 		t.Errorf("after the first: %+v", c)
 	}
 	hub.Remove(two)
@@ -185,7 +185,7 @@ func TestRemoveForgets(t *testing.T) {
 
 // Waiting chunks that are gone make room for others.
 func TestWaitersAreSwept(t *testing.T) {
-	p := newPlaces()
+	p := newAttachments()
 	f := NewFeed("n", "m", newHeard(t), 1<<30, chunkTokens)
 	appear := func(hash string, held bool) {
 		at := chunkID{tier: host, hash: hash}

@@ -2,12 +2,12 @@ package lmcache
 
 // Bytes that an entry of a table takes, about, with its share of the table.
 const (
-	cursorBytes = 160
-	sentBytes   = 48
-	linkBytes   = 240 // with its places in ends and oldest
-	heldBytes   = 72  // of a chunk that a source holds
-	placedBytes = 56
-	waitBytes   = 320
+	cursorBytes   = 160
+	sentBytes     = 48
+	linkBytes     = 240 // with its entries in ends and oldest
+	heldBytes     = 72  // of a chunk that a source holds
+	attachedBytes = 56
+	waitBytes     = 320
 )
 
 // Bytes returns the memory of what the hub and its feeds know, without the deliveries that wait.
@@ -22,8 +22,8 @@ func (h *Hub) countBytes() {
 		}
 	}
 	for _, c := range h.chains {
-		p := c.places
-		n += c.bytes + int64(len(c.links))*linkBytes + int64(len(p.held))*heldBytes + int64(len(p.placed))*placedBytes + p.bytes
+		p := c.attachments
+		n += c.bytes + int64(len(c.links))*linkBytes + int64(len(p.held))*heldBytes + int64(len(p.attached))*attachedBytes + p.bytes
 	}
 	h.bytes.Store(n)
 }

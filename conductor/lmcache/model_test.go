@@ -26,7 +26,7 @@ type heard struct {
 	clears  int
 	paused  bool
 	broken  bool
-	found   map[uint64]bool // by all receivers: blocks that have a place
+	found   map[uint64]bool // by all receivers: blocks that are attached
 	slow    bool            // deliveries stay in queue until drain
 	full    chan struct{}   // nil: there is room
 	queue   []*Delivery
@@ -310,15 +310,15 @@ func checkParents(t *testing.T, receivers map[string]*heard, prompts []prompt) {
 			}
 		}
 	}
-	placed := 0
+	attached := 0
 	for _, to := range receivers {
 		for hash, text := range to.parents {
-			if placed++; want[hash] != text {
+			if attached++; want[hash] != text {
 				t.Fatalf("block %x is announced as %q, want %q", hash, text, want[hash])
 			}
 		}
 	}
-	if placed == 0 {
+	if attached == 0 {
 		t.Error("no block was announced with tokens")
 	}
 }

@@ -246,7 +246,7 @@ func (c *Matcher) HidesUnsalted(id *names.Identity, q *Query) bool {
 }
 
 // noRanks is the row of an instance that is not registered.
-var noRanks = tiers.NewRoster([]tiers.Instance{{}}).ZeroRows()
+var noRanks = tiers.NewRowSet([]tiers.Instance{{}}).ZeroRows()
 
 // rosterFor returns the instances an answer may have rows of, nil for none, and where the
 // only one is that is asked for, -1 for all: see rule ANSWER-1.

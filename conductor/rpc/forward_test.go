@@ -324,7 +324,7 @@ func TestForwardedWatchFollowsItsModel(t *testing.T) {
 
 // open returns how many watches are open.
 func (r *rig) open() int {
-	open, _ := r.watches.places.Count()
+	open, _ := r.watches.slots.Count()
 	return open
 }
 

@@ -40,14 +40,14 @@ var errTooManyWatches = errors.New("too many open calls of Watch and RoutedStrea
 // Watches bounds the open calls of Watch and RoutedStream, over all servers. It is a
 // prometheus.Collector.
 type Watches struct {
-	places  *bounds.Places
+	slots   *bounds.Slots
 	most    atomic.Int64 // 0 is no bound
 	answers atomic.Uint64
 }
 
 // NewWatches returns a Watches with a bound for all clients together, 0 for none.
 func NewWatches(most int) *Watches {
-	w := &Watches{places: bounds.NewPlaces(0, 0)}
+	w := &Watches{slots: bounds.NewSlots(0, 0)}
 	w.SetBound(most)
 	return w
 }
@@ -56,9 +56,9 @@ func NewWatches(most int) *Watches {
 func (w *Watches) SetBound(most int) {
 	w.most.Store(int64(most))
 	if most > 0 {
-		w.places.SetMost(most, quarter(most))
+		w.slots.SetMost(most, quarter(most))
 	} else {
-		w.places.SetMost(math.MaxInt, 0)
+		w.slots.SetMost(math.MaxInt, 0)
 	}
 }
 
@@ -68,7 +68,7 @@ func quarter(most int) int { return (most + 3) / 4 }
 
 // countCall counts a call. It returns errTooManyWatches if the call is beyond a bound.
 func (w *Watches) countCall(flow string) error {
-	switch err, most := w.places.TryEnter(bounds.Flow{Name: flow}), int(w.most.Load()); err {
+	switch err, most := w.slots.TryEnter(bounds.Flow{Name: flow}), int(w.most.Load()); err {
 	case nil:
 		return nil
 	case bounds.ErrShare:
@@ -78,7 +78,7 @@ func (w *Watches) countCall(flow string) error {
 	}
 }
 
-func (w *Watches) endCall(flow string) { w.places.Leave(bounds.Flow{Name: flow}) }
+func (w *Watches) endCall(flow string) { w.slots.Leave(bounds.Flow{Name: flow}) }
 
 var (
 	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open calls of Watch and RoutedStream over gRPC.", nil, nil)
@@ -90,7 +90,7 @@ func (w *Watches) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCo
 
 // Collect implements prometheus.Collector.
 func (w *Watches) Collect(ch chan<- prometheus.Metric) {
-	open, _ := w.places.Count()
+	open, _ := w.slots.Count()
 	ch <- prometheus.MustNewConstMetric(descWatches, prometheus.GaugeValue, float64(open))
 	ch <- prometheus.MustNewConstMetric(descAnswers, prometheus.CounterValue, float64(w.answers.Load()))
 }
@@ -198,8 +198,8 @@ func (w *watch) awaitChange(ctx context.Context, changed <-chan struct{}, passed
 	return nil
 }
 
-// answerOnce asks within a place, and sends the answer if it is another than the one before. again says
-// that there was no place, or that another replica has answered until now.
+// answerOnce asks within a slot, and sends the answer if it is another than the one before. again says
+// that there was no slot, or that another replica has answered until now.
 func (w *watch) answerOnce(ctx context.Context, view conductor.View) (again bool, err error) {
 	var out *pb.QueryResponse
 	err = w.service.server.placed(ctx, w.caller.Flow(), func() error {

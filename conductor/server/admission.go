@@ -14,18 +14,18 @@ import (
 	"example.com/conductor/conductor/stage"
 )
 
-// ErrBusy says that a query got no place in time.
+// ErrBusy says that a query got no slot in time.
 var ErrBusy = errors.New("too many queries at once")
 
-// An Admission bounds how many queries run at once. The others wait for a place (bounds.Places), for a while.
+// An Admission bounds how many queries run at once. The others wait for a slot (bounds.Slots), for a while.
 // Queries belong to flows: a tenant, a client or an address (FlowOf), with their weights.
 //
 // Handlers call Do, after the body has arrived and before they send the answer.
 //
 // A nil Admission admits every query. An Admission is a prometheus.Collector of its counters.
 type Admission struct {
-	places  *bounds.Places
-	each    int // places of one flow, 0 for no bound
+	slots   *bounds.Slots
+	each    int // slots of one flow, 0 for no bound
 	refused atomic.Uint64
 	bound   atomic.Pointer[admissionBound]
 }
@@ -40,21 +40,21 @@ type admissionBound struct {
 // most wait, which may be 0.
 func NewAdmission(most int, wait time.Duration) *Admission { return NewSharedAdmission(most, 0, wait) }
 
-// NewSharedAdmission is NewAdmission for flows that have at most each places, if each is above 0.
+// NewSharedAdmission is NewAdmission for flows that have at most each slots, if each is above 0.
 func NewSharedAdmission(most, each int, wait time.Duration) *Admission {
-	a := &Admission{places: bounds.NewPlaces(most, each), each: each}
+	a := &Admission{slots: bounds.NewSlots(most, each), each: each}
 	a.SetBound(most, wait)
 	return a
 }
 
 // SetBound replaces the bound and the wait of queries that come from now on.
 func (a *Admission) SetBound(most int, wait time.Duration) {
-	a.places.SetMost(most, a.each)
+	a.slots.SetMost(most, a.each)
 	a.bound.Store(&admissionBound{wait, fmt.Errorf("%w: %d are let in, and none of them ended within %s", ErrBusy, most,
 		wait)})
 }
 
-// Do runs the work of a query within a place and returns the error of work. It returns
+// Do runs the work of a query within a slot and returns the error of work. It returns
 // ErrBusy, and sets Retry-After in the header of the answer, if Enter refuses.
 //
 // Do enters the stages of the request's clock: Admit, Parse, and Send when work has ended.
@@ -87,17 +87,17 @@ func ClockOf(g *gin.Context) *stage.Clock {
 	return nil
 }
 
-// Enter takes a place for a flow. Leave gives it back. Enter returns ErrBusy if no place comes
+// Enter takes a slot for a flow. Leave gives it back. Enter returns ErrBusy if no slot comes
 // free within the wait, or before ctx ends.
 func (a *Admission) Enter(ctx context.Context, flow bounds.Flow) error {
-	if a == nil || a.places.TryEnter(flow) == nil {
+	if a == nil || a.slots.TryEnter(flow) == nil {
 		return nil
 	}
 	bound := a.bound.Load()
 	if bound.wait > 0 {
 		limited, cancel := context.WithTimeout(ctx, bound.wait)
 		defer cancel()
-		if a.places.Enter(limited, flow) == nil {
+		if a.slots.Enter(limited, flow) == nil {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
@@ -108,10 +108,10 @@ func (a *Admission) Enter(ctx context.Context, flow bounds.Flow) error {
 	return bound.tooFew
 }
 
-// Leave gives the place of a flow back. The next query that waits gets it.
+// Leave gives the slot of a flow back. The next query that waits gets it.
 func (a *Admission) Leave(flow bounds.Flow) {
 	if a != nil {
-		a.places.Leave(flow)
+		a.slots.Leave(flow)
 	}
 }
 
@@ -129,19 +129,19 @@ func FlowOf(g *gin.Context) bounds.Flow {
 // AdmissionStats are the counters of an Admission.
 type AdmissionStats struct {
 	Inside, Waiting int
-	Refused         uint64 // queries since the start that got no place within the wait
+	Refused         uint64 // queries since the start that got no slot within the wait
 }
 
 // Stats returns the counters of a.
 func (a *Admission) Stats() AdmissionStats {
-	inside, waiting := a.places.Count()
+	inside, waiting := a.slots.Count()
 	return AdmissionStats{Inside: inside, Waiting: waiting, Refused: a.refused.Load()}
 }
 
 var (
 	descInside = prometheus.NewDesc("conductor_queries_in_flight",
 		"Queries that are being worked on: their body has arrived, and their answer is not ready.", nil, nil)
-	descWaiting = prometheus.NewDesc("conductor_queries_waiting", "Queries that wait for a place: four per CPU are let in.", nil, nil)
+	descWaiting = prometheus.NewDesc("conductor_queries_waiting", "Queries that wait for a slot: four per CPU are let in.", nil, nil)
 	descRefused = prometheus.NewDesc("conductor_queries_refused_total", "Queries refused because they had waited for limits.query_wait.",
 		nil, nil)
 )

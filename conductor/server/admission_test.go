@@ -82,7 +82,7 @@ func TestAdmissionOrder(t *testing.T) {
 				if err != nil {
 					t.Errorf("%d: %v", i, err)
 				}
-				served = append(served, i) // one place: no lock needed
+				served = append(served, i) // one slot: no lock needed
 				a.Leave(bounds.Flow{})
 			}()
 			synctest.Wait() // it waits before the next one comes
@@ -103,7 +103,7 @@ func TestAdmissionOrder(t *testing.T) {
 	})
 }
 
-// TestAdmissionRefuses holds how long a query waits, and that its place in the queue
+// TestAdmissionRefuses holds how long a query waits, and that its turn in the queue
 // goes with it.
 func TestAdmissionRefuses(t *testing.T) {
 	f := func(wait time.Duration) {
@@ -124,7 +124,7 @@ func TestAdmissionRefuses(t *testing.T) {
 			}
 			a.Leave(bounds.Flow{})
 			if err := a.Enter(t.Context(), bounds.Flow{}); err != nil {
-				t.Errorf("a place is free: %v", err)
+				t.Errorf("a slot is free: %v", err)
 			}
 		})
 	}
@@ -132,7 +132,7 @@ func TestAdmissionRefuses(t *testing.T) {
 	f(0)
 }
 
-// TestAdmissionRaces lets queries give up while others leave. Every place is free in the
+// TestAdmissionRaces lets queries give up while others leave. Every slot is free in the
 // end.
 func TestAdmissionRaces(t *testing.T) {
 	a := NewAdmission(2, time.Microsecond)
@@ -159,7 +159,7 @@ func TestAdmissionRaces(t *testing.T) {
 	}
 }
 
-// TestAdmissionDo holds that a query gives its place back if its work fails or panics, and
+// TestAdmissionDo holds that a query gives its slot back if its work fails or panics, and
 // that a refused one does no work.
 func TestAdmissionDo(t *testing.T) {
 	a := NewAdmission(1, 0)
@@ -194,7 +194,7 @@ func TestAdmissionDo(t *testing.T) {
 	f(func() error { t.Error("a refused query works"); return nil }, ErrBusy, "1")
 }
 
-// TestNoAdmission holds that without a bound every query enters, and that a free place
+// TestNoAdmission holds that without a bound every query enters, and that a free slot
 // costs no memory.
 func TestNoAdmission(t *testing.T) {
 	g, _ := gin.CreateTestContext(httptest.NewRecorder())
@@ -235,7 +235,7 @@ func TestAdmissionShares(t *testing.T) {
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
 		if mu.Lock(); noisy < 10*most {
-			t.Errorf("a flow that is alone ran %d queries on %d places in 10 s", noisy, most)
+			t.Errorf("a flow that is alone ran %d queries on %d slots in 10 s", noisy, most)
 		}
 		mu.Unlock()
 		for range 20 {
@@ -247,7 +247,7 @@ func TestAdmissionShares(t *testing.T) {
 			a.Leave(bounds.Flow{Name: "quiet"})
 			time.Sleep(100 * time.Millisecond)
 		}
-		// Both ask without pause: each has half of the places.
+		// Both ask without pause: each has half of the slots.
 		mu.Lock()
 		noisy = 0
 		mu.Unlock()

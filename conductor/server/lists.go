@@ -10,9 +10,9 @@ import (
 )
 
 // Lists bounds how many answers of GET requests are made at once: a list of a large fleet
-// takes megabytes while it is made. The place of a request is free again once the answer is
+// takes megabytes while it is made. The slot of a request is free again once the answer is
 // there; slow clients hold none.
-type Lists struct{ places *Admission }
+type Lists struct{ slots *Admission }
 
 // Bounds of Lists.
 const (
@@ -29,25 +29,25 @@ func (l *Lists) Bound(g *gin.Context) {
 		return
 	}
 	flow := FlowOf(g)
-	if err := l.places.Enter(g.Request.Context(), flow); err != nil {
+	if err := l.slots.Enter(g.Request.Context(), flow); err != nil {
 		SendError(g, body.JSON, http.StatusServiceUnavailable, "busy", "too many lists are asked for at once: try again")
 		g.Abort()
 		return
 	}
-	w := &listWriter{ResponseWriter: g.Writer, leave: func() { l.places.Leave(flow) }}
+	w := &listWriter{ResponseWriter: g.Writer, leave: func() { l.slots.Leave(flow) }}
 	g.Writer = w
-	defer w.givePlaceBack()
+	defer w.giveSlotBack()
 	g.Next()
 }
 
-// listWriter gives the place back when the answer is there.
+// listWriter gives the slot back when the answer is there.
 type listWriter struct {
 	gin.ResponseWriter
 	leave func() // nil when it is given back
 }
 
-// givePlaceBack gives the place back, unless that is done already.
-func (w *listWriter) givePlaceBack() {
+// giveSlotBack gives the slot back, unless that is done already.
+func (w *listWriter) giveSlotBack() {
 	if w.leave != nil {
 		w.leave()
 		w.leave = nil
@@ -56,7 +56,7 @@ func (w *listWriter) givePlaceBack() {
 
 // Write implements io.Writer.
 func (w *listWriter) Write(p []byte) (int, error) {
-	w.givePlaceBack()
+	w.giveSlotBack()
 	return w.ResponseWriter.Write(p)
 }
 

@@ -76,13 +76,13 @@ type Shards struct {
 	blocks int
 	counts int // of blocks, those that are whole
 	report func(b Block, whole bool)
-	kinds  map[place]*members
+	kinds  map[poolKind]*members
 
 	numbered []*set
 	free     []Number
 }
 
-type place struct {
+type poolKind struct {
 	pool Pool
 	kind Kind
 }
@@ -120,7 +120,7 @@ const (
 // NewShards returns an empty one that holds up to limit bytes. report is called
 // from Add, Remove, Clear and Age, and must not call back.
 func NewShards(need Completeness, limit int64, report func(b Block, whole bool)) *Shards {
-	return &Shards{need: need, limit: limit, report: report, kinds: make(map[place]*members)}
+	return &Shards{need: need, limit: limit, report: report, kinds: make(map[poolKind]*members)}
 }
 
 // Len is how many blocks have a shard there, Bytes about what they take.
@@ -133,7 +133,7 @@ func (s *Shards) Incomplete() int { return s.blocks - s.counts }
 // Add takes one object and returns the number of its block. It reports false where
 // there is no room for it. Adding an object again changes no count.
 func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
-	at := place{pool, k.Kind}
+	at := poolKind{pool, k.Kind}
 	who := memberOf(tier, k)
 	m := s.kinds[at]
 	var in *set
@@ -163,7 +163,7 @@ func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
 
 	if m == nil {
 		m = &members{kind: k.Kind.cloneText(), number: make(map[Shard]int), sets: make(map[member]*set)}
-		s.kinds[place{pool, m.kind}] = m
+		s.kinds[poolKind{pool, m.kind}] = m
 	}
 	if !known {
 		s.numberShard(pool, m, k.Shard)
@@ -186,7 +186,7 @@ func (s *Shards) KnowsBlock(n Number) bool { return int(n) < len(s.numbered) && 
 
 // Remove takes one object away; one that is not there changes nothing.
 func (s *Shards) Remove(pool Pool, tier Tier, k *Key) {
-	at := place{pool, k.Kind}
+	at := poolKind{pool, k.Kind}
 	m := s.kinds[at]
 	if m == nil {
 		return
@@ -317,7 +317,7 @@ func (s *Shards) newNumber() Number {
 	return Number(len(s.numbered) - 1)
 }
 
-func (s *Shards) pruneKind(at place, m *members) {
+func (s *Shards) pruneKind(at poolKind, m *members) {
 	if len(m.sets) > 0 {
 		return
 	}

@@ -175,18 +175,18 @@ type naive struct {
 	need    Completeness
 	objects map[object]bool
 	old     map[object]bool // blocks, without a shard
-	seen    map[place]map[Shard]bool
+	seen    map[poolKind]map[Shard]bool
 }
 
 type object struct {
-	place
+	poolKind
 	tier   Tier
 	digest string
 	shard  Shard
 }
 
 func (n *naive) add(pool Pool, tier Tier, k *Key) {
-	at := place{pool, k.Kind}
+	at := poolKind{pool, k.Kind}
 	o := object{at, tier, k.Digest, k.Shard}
 	n.objects[o], n.old[o.block()] = true, false
 	if n.seen[at] == nil {
@@ -211,12 +211,12 @@ func (n *naive) age(tier Tier) {
 }
 
 func (n *naive) remove(goes func(object) bool) {
-	left := make(map[place]bool)
+	left := make(map[poolKind]bool)
 	for o := range n.objects {
 		if goes(o) {
 			delete(n.objects, o)
 		} else {
-			left[o.place] = true
+			left[o.poolKind] = true
 		}
 	}
 	for at := range n.seen {
@@ -234,7 +234,7 @@ func (n *naive) whole() map[string]bool {
 	}
 	set := make(map[string]bool)
 	for o, count := range has {
-		if n.need == Any || count == len(n.seen[o.place]) {
+		if n.need == Any || count == len(n.seen[o.poolKind]) {
 			set[fmt.Sprint(o.pool, o.tier, o.kind, o.digest)] = true
 		}
 	}
@@ -256,7 +256,7 @@ func TestShardsModel(t *testing.T) {
 				delete(now, name)
 			}
 		})
-		n := &naive{need: need, objects: make(map[object]bool), old: make(map[object]bool), seen: make(map[place]map[Shard]bool)}
+		n := &naive{need: need, objects: make(map[object]bool), old: make(map[object]bool), seen: make(map[poolKind]map[Shard]bool)}
 		numbers := make(map[object]Number) // of blocks
 		ranks := 3
 		for step := range 6000 {
@@ -279,10 +279,10 @@ func TestShardsModel(t *testing.T) {
 					t.Fatalf("seed %d: refused", seed)
 				}
 				n.add(pool, tier, k)
-				numbers[object{place{pool, k.Kind}, tier, k.Digest, Shard{}}] = number
+				numbers[object{poolKind{pool, k.Kind}, tier, k.Digest, Shard{}}] = number
 			case x < 97:
 				s.Remove(pool, tier, k)
-				gone := object{place{pool, k.Kind}, tier, k.Digest, k.Shard}
+				gone := object{poolKind{pool, k.Kind}, tier, k.Digest, k.Shard}
 				n.remove(func(o object) bool { return o == gone })
 			case x == 97:
 				s.ForgetStale(func(t Tier) bool { return t == tier })

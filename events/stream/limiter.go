@@ -8,15 +8,15 @@ import (
 )
 
 // Limiter bounds how many streams replay at once. A replay makes a publisher stream its
-// ring from the thread that also publishes. The time a stream waits for its place does not
+// ring from the thread that also publishes. The time a stream waits for its slot does not
 // count as silence of its publisher.
 //
-// A place is for a turn while others wait: a publisher that trickles would hold it for ever. A
-// stream whose turn is over asks for the rest at the end of the queue. Flows share the places
+// A slot is for a turn while others wait: a publisher that trickles would hold it for ever. A
+// stream whose turn is over asks for the rest at the end of the queue. Flows share the slots
 // (Config.ReplayFlow), so that the streams of one tenant cannot have them all.
 type Limiter struct {
-	places *bounds.Places
-	turn   time.Duration
+	slots *bounds.Slots
+	turn  time.Duration
 }
 
 // replayTurn is how long a stream may replay while others wait. A ring of 10,000 batches takes a tenth
@@ -25,21 +25,21 @@ const replayTurn = 2 * time.Second
 
 // NewLimiter lets n streams replay at once.
 func NewLimiter(n int) *Limiter {
-	return &Limiter{places: bounds.NewPlaces(max(n, 1), 0), turn: replayTurn}
+	return &Limiter{slots: bounds.NewSlots(max(n, 1), 0), turn: replayTurn}
 }
 
-// acquirePlace waits for a place. It returns false if ctx ends first. A nil limiter has no
+// acquireSlot waits for a slot. It returns false if ctx ends first. A nil limiter has no
 // bound.
-func (l *Limiter) acquirePlace(ctx context.Context, flow string) bool {
+func (l *Limiter) acquireSlot(ctx context.Context, flow string) bool {
 	if l == nil {
 		return ctx.Err() == nil
 	}
-	return l.places.Enter(ctx, bounds.Flow{Name: flow}) == nil
+	return l.slots.Enter(ctx, bounds.Flow{Name: flow}) == nil
 }
 
 func (l *Limiter) releasePlace(flow string) {
 	if l != nil {
-		l.places.Leave(bounds.Flow{Name: flow})
+		l.slots.Leave(bounds.Flow{Name: flow})
 	}
 }
 
@@ -62,7 +62,7 @@ func (l *Limiter) limitTurn(over func()) (stop func()) {
 				return
 			case <-t.C:
 			}
-			if _, waiting := l.places.Count(); waiting > 0 {
+			if _, waiting := l.slots.Count(); waiting > 0 {
 				over()
 				return
 			}

@@ -218,7 +218,7 @@ func (s *Stream) startAttempt(end *context.CancelFunc, attempt func(context.Cont
 // the queue of the Limiter does not count as silence of the publisher. An end of our own
 // making (ours) counts neither as an error nor among the attempts that brought little.
 func (s *Stream) replayFrom(ctx context.Context, ask, from uint64) {
-	if !s.cfg.Replays.acquirePlace(ctx, s.cfg.ReplayFlow) {
+	if !s.cfg.Replays.acquireSlot(ctx, s.cfg.ReplayFlow) {
 		return
 	}
 	defer s.cfg.Replays.releasePlace(s.cfg.ReplayFlow)
@@ -281,7 +281,7 @@ func (s *Stream) replayFrom(ctx context.Context, ask, from uint64) {
 // It never asks twice. Whether and when to ask again is for the machine to say, which knows
 // why the last request failed.
 func (s *Stream) fetchSnapshot(ctx context.Context, ask uint64) {
-	if !s.cfg.Requests.acquirePlace(ctx, s.cfg.ReplayFlow) {
+	if !s.cfg.Requests.acquireSlot(ctx, s.cfg.ReplayFlow) {
 		return
 	}
 	defer s.cfg.Requests.releasePlace(s.cfg.ReplayFlow)

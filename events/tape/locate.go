@@ -66,17 +66,17 @@ func (s span) String() string {
 // contents is what Locate learns about one key.
 type contents struct {
 	spans []span
-	found Place // of the target, were this key meant
+	found Position // of the target, were this key meant
 	ok    bool
 }
 
 // Locate reads a whole tape and returns the place of the target, the last one if
 // several fit, and the runs of the tape. key is that of Open.
-func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total int64)) (Place, Runs, error) {
+func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total int64)) (Position, Runs, error) {
 	var runs Runs
 	r, err := Open(dir, key)
 	if err != nil {
-		return Place{}, runs, err
+		return Position{}, runs, err
 	}
 	all := make(map[string]*contents)
 	var upTo contents // the target's time
@@ -85,7 +85,7 @@ func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total in
 		if err := r.Next(&rec); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
-			return Place{}, runs, err
+			return Position{}, runs, err
 		}
 		runs.AddRecord(&rec)
 		if !rec.Time.After(t.Time) {
@@ -104,26 +104,27 @@ func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total in
 		}
 	}
 	if n := r.Damage().Unopened; n > 0 && len(runs.List) == 0 {
-		return Place{}, runs, fmt.Errorf("the key opens none of the journal's %s", spelling.Count(n, "record"))
+		return Position{}, runs, fmt.Errorf("the key opens none of the journal's %s", spelling.Count(n, "record"))
 	}
 	if !t.Time.IsZero() {
 		if !upTo.ok {
-			return Place{}, runs, fmt.Errorf("the journal holds nothing of %s; %s", t.Time.Format(time.RFC3339Nano), runs.describeBegin())
+			at := t.Time.Format(time.RFC3339Nano)
+			return Position{}, runs, fmt.Errorf("the journal holds nothing of %s; %s", at, runs.describeBegin())
 		}
 		return upTo.found, runs, nil
 	}
 	name, err := chooseKey(t.Source, slices.Sorted(maps.Keys(all)))
 	if err != nil {
-		return Place{}, runs, err
+		return Position{}, runs, err
 	}
 	c := all[name]
 	switch {
 	case c.ok:
 		return c.found, runs, nil
 	case len(c.spans) == 0:
-		return Place{}, runs, fmt.Errorf("the journal holds no batch of %q", name)
+		return Position{}, runs, fmt.Errorf("the journal holds no batch of %q", name)
 	}
-	return Place{}, runs, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), name, joinSpans(c.spans))
+	return Position{}, runs, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), name, joinSpans(c.spans))
 }
 
 // addBatches adds a record of batches of the key.

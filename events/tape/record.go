@@ -63,13 +63,13 @@ type Record struct {
 	Payload []byte // may alias the segment; never written to again
 
 	Run uint64 // the server's life
-	At  Place
+	At  Position
 	// AfterDamage: bytes between the record before and this one could not be read.
 	AfterDamage bool
 }
 
-// Place is where a record begins.
-type Place struct {
+// Position is where a record begins.
+type Position struct {
 	Segment uint64
 	Offset  int64
 }

@@ -9,7 +9,7 @@ type Run struct {
 	Sources     int       // keys
 	Batches     int       // with events
 	Cut         bool      // sources were registered before the first record there is
-	End         Place     // of the last record
+	End         Position  // of the last record
 
 	begin uint64 // first segment
 }

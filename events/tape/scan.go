@@ -66,7 +66,7 @@ func (s *Scanner) Next(r *Record) bool {
 				s.damage.Bytes += int64(s.off - start)
 			}
 			r.AfterDamage = s.off > start
-			r.Run, r.At = s.head.run, Place{s.head.number, int64(s.off)}
+			r.Run, r.At = s.head.run, Position{s.head.number, int64(s.off)}
 			s.off += n
 			return true
 		}

@@ -84,7 +84,7 @@ func TestSealedRoundTrip(t *testing.T) {
 		t.Errorf("%d texts of %d are readable", n, of)
 	}
 	at, _, err := Locate(sealed, testKey, Target{Source: "instance-in-clear", Seq: 17}, nil)
-	if err != nil || !containsPlace(got, at, 17) {
+	if err != nil || !containsPosition(got, at, 17) {
 		t.Errorf("batch 17 is located at %+v: %v", at, err)
 	}
 	if _, _, err = Locate(sealed, nil, Target{Source: "instance-in-clear", Seq: 17}, nil); err == nil {
@@ -100,7 +100,7 @@ func TestSealedRoundTrip(t *testing.T) {
 	}
 }
 
-func containsPlace(all []Record, at Place, seq uint64) bool {
+func containsPosition(all []Record, at Position, seq uint64) bool {
 	for i := range all {
 		if all[i].At == at {
 			return all[i].Seq == seq && all[i].Kind == Batch

@@ -75,11 +75,11 @@ type SourceDifference struct {
 	Why            string
 	AtEqualBatches bool // both were at the same batch
 	marks          [2]*image.Source
-	held           map[place]*[2][]heldBlock
+	held           map[section]*[2][]heldBlock
 }
 
-// place is where a source holds blocks.
-type place struct {
+// section names one part of what a source holds: the blocks of one context, rank, medium, group and backend.
+type section struct {
 	scope.Context
 	rank    int32
 	medium  string
@@ -88,7 +88,7 @@ type place struct {
 	owned   bool
 }
 
-// heldBlock is a block of a place.
+// heldBlock is a block of a section.
 type heldBlock struct{ key, engine uint64 }
 
 // Compare compares two snapshots. It calls block for each block that one lacks, and returns the
@@ -101,7 +101,7 @@ func Compare(a, b *Loaded, all bool, block func(Block)) ([]SourceDifference, err
 	of := func(key registration.Key) *SourceDifference {
 		d := sources[key]
 		if d == nil {
-			d = &SourceDifference{Source: key, held: make(map[place]*[2][]heldBlock)}
+			d = &SourceDifference{Source: key, held: make(map[section]*[2][]heldBlock)}
 			sources[key] = d
 		}
 		return d
@@ -110,7 +110,7 @@ func Compare(a, b *Loaded, all bool, block func(Block)) ([]SourceDifference, err
 		for i := range l.snap.Sources {
 			of(l.snap.Sources[i].Key()).marks[side] = &l.snap.Sources[i]
 		}
-		l.gather(func(key registration.Key, at place) *[]heldBlock {
+		l.gather(func(key registration.Key, at section) *[]heldBlock {
 			d := of(key)
 			if d.held[at] == nil {
 				d.held[at] = new([2][]heldBlock)
@@ -130,12 +130,12 @@ func Compare(a, b *Loaded, all bool, block func(Block)) ([]SourceDifference, err
 	return out, nil
 }
 
-// gather adds the blocks of a snapshot to the lists of sources and places.
-func (l *Loaded) gather(of func(registration.Key, place) *[]heldBlock) {
+// gather adds the blocks of a snapshot to the lists of sources and sections.
+func (l *Loaded) gather(of func(registration.Key, section) *[]heldBlock) {
 	scheme := hash.Scheme{Seed: l.HashSeed}
 	for tier := tiers.Device; tier <= tiers.Other; tier++ {
 		l.snap.Walk(tier, func(s *ingest.Stored) bool {
-			at := place{
+			at := section{
 				Context: scope.Context{Deployment: scope.Deployment{Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize},
 					Variant: scope.Variant{Lora: s.Lora, Salt: s.Salt}},
 				rank: s.Rank, medium: s.Medium.Name, group: s.Group, backend: s.Backend, owned: s.Owned,
@@ -182,7 +182,7 @@ func (d *SourceDifference) compare(block func(Block)) {
 	}
 }
 
-func (d *SourceDifference) lacks(at place, h heldBlock, side int, block func(Block)) {
+func (d *SourceDifference) lacks(at section, h heldBlock, side int, block func(Block)) {
 	d.Only[side]++
 	block(Block{Source: d.Source, Context: at.Context, Rank: at.rank, Medium: at.medium, Engine: h.engine, Key: h.key, Second: side == 1})
 }

@@ -136,7 +136,7 @@ func (p *Producer) Produce(ctx context.Context, request *scheduling.InferenceReq
 	ctx, cancel := context.WithTimeout(ctx, p.timeout())
 	defer cancel()
 	prompts := request.Body.TokenizedRequest.Prompts
-	total, answers := 0, make([]map[place]client.Rank, 0, len(prompts))
+	total, answers := 0, make([]map[rankKey]client.Rank, 0, len(prompts))
 	for i := range prompts {
 		total += len(prompts[i].TokenIDs) / p.BlockSize
 		q := client.Query{Model: request.TargetModel, BlockSize: p.BlockSize, Tenant: p.Tenant,
@@ -156,7 +156,7 @@ func (p *Producer) Produce(ctx context.Context, request *scheduling.InferenceReq
 		if err != nil {
 			return nil
 		}
-		answers = append(answers, places(rows))
+		answers = append(answers, ranksOf(rows))
 	}
 	for _, e := range endpoints {
 		if info := p.match(e, answers, total); info != nil {
@@ -175,30 +175,30 @@ func (p *Producer) count(err error) {
 	}
 }
 
-// place is a rank of an instance. The only rank of an instance has any number: its endpoint may
+// rankKey is a rank of an instance. The only rank of an instance has any number: its endpoint may
 // count otherwise.
-type place struct {
+type rankKey struct {
 	instance string
 	rank     int
 }
 
 const onlyRank = -1
 
-func places(rows client.Rows) map[place]client.Rank {
-	by := make(map[place]client.Rank)
+func ranksOf(rows client.Rows) map[rankKey]client.Rank {
+	by := make(map[rankKey]client.Rank)
 	for _, row := range rows {
 		for _, r := range row.Ranks {
-			by[place{row.Instance, r.Rank}] = r
+			by[rankKey{row.Instance, r.Rank}] = r
 		}
 		if len(row.Ranks) == 1 {
-			by[place{row.Instance, onlyRank}] = row.Ranks[0]
+			by[rankKey{row.Instance, onlyRank}] = row.Ranks[0]
 		}
 	}
 	return by
 }
 
 // match returns what an endpoint caches of all prompts, nil if Conductor does not know it.
-func (p *Producer) match(e scheduling.Endpoint, answers []map[place]client.Rank, total int) *prefix.PrefixCacheMatchInfo {
+func (p *Producer) match(e scheduling.Endpoint, answers []map[rankKey]client.Rank, total int) *prefix.PrefixCacheMatchInfo {
 	at := e.GetMetadata()
 	if at == nil {
 		return nil
@@ -206,7 +206,7 @@ func (p *Producer) match(e scheduling.Endpoint, answers []map[place]client.Rank,
 	known, weighted, cached := false, 0.0, 0
 	address := net.JoinHostPort(at.Address, at.Port)
 	for _, by := range answers {
-		for _, key := range []place{
+		for _, key := range []rankKey{
 			{address, onlyRank}, {address, at.RankIndex}, {at.Name, onlyRank}, {at.Name, at.RankIndex},
 		} {
 			if r, ok := by[key]; ok {

@@ -83,10 +83,10 @@ const (
 	rounding = 1 + 1e-9
 )
 
-// Place returns the owners of every shard, the primary first. Without a replica that can own
+// Assign returns the owners of every shard, the primary first. Without a replica that can own
 // shards, every shard has an empty list. Of replicas with one ID the largest weight counts,
 // of shards with one key the largest of each load.
-func Place(shards []Shard, replicas []Replica, opts Options) map[string][]string {
+func Assign(shards []Shard, replicas []Replica, opts Options) map[string][]string {
 	p := newPlan(distinctShards(shards), distinctReplicas(replicas), opts.withDefaults())
 	if len(p.replicas) > 0 {
 		p.setBounds()

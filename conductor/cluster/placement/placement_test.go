@@ -16,7 +16,7 @@ type world struct {
 	opts     Options
 }
 
-func (w world) place() map[string][]string { return Place(w.shards, w.replicas, w.opts) }
+func (w world) place() map[string][]string { return Assign(w.shards, w.replicas, w.opts) }
 
 // after returns the same world with a placement that came before.
 func (w world) after(previous map[string][]string) world {

@@ -27,12 +27,12 @@ type Stamper struct {
 	load    Load
 	source  uint64 // or the holders it is one of
 	wire    []byte // a whole multipart message
-	at      places
+	at      offsets
 	cleared []byte // one that clears
 }
 
-// places are offsets of the bytes that differ between messages.
-type places struct {
+// offsets are offsets of the bytes that differ between messages.
+type offsets struct {
 	stored  []int // hashes, 8 bytes big-endian
 	removed []int
 	tokens  []int // first token of each block, 4 bytes big-endian

@@ -107,7 +107,7 @@ func (w *walker) step(name string, fleet []deployment, replicas []placement.Repl
 	for m := range fleet {
 		shards[m] = w.shard(&fleet[m])
 	}
-	owners := placement.Place(shards, replicas, placement.Options{Owners: w.Owners, MaxOwners: w.MaxOwners, Slack: w.Slack,
+	owners := placement.Assign(shards, replicas, placement.Options{Owners: w.Owners, MaxOwners: w.MaxOwners, Slack: w.Slack,
 		Previous: previous})
 
 	s := Step{Name: name, Replicas: make([]Usage, len(replicas))}

@@ -12,20 +12,20 @@ const maxWaiters = 1 << 14
 // chunkName is a chunk under a salt, on whatever tier.
 type chunkName struct{ salt, hash string }
 
-// places knows which chunks of a model have a place: they are held, and follow one that had a
-// place when they came.
-type places struct {
-	held    map[chunkName]int // how many tiers of emitters hold it
-	placed  map[chunkName]bool
-	fresh   map[chunkName]*Delivery // chunks that have a place once it is applied
-	waiting map[chunkName][]waiter  // by parent
-	waiters int
-	bytes   int64    // of those that wait
-	full    int      // chunks refused since the last sweep
-	due     []waiter // to announce once more, parents first
+// attachments knows which chunks of a model are attached: they are held, and follow a chunk that was
+// attached when they came, or begin a prompt.
+type attachments struct {
+	held     map[chunkName]int // how many tiers of emitters hold it
+	attached map[chunkName]bool
+	fresh    map[chunkName]*Delivery // chunks that are attached once it is applied
+	waiting  map[chunkName][]waiter  // by parent
+	waiters  int
+	bytes    int64    // of those that wait
+	full     int      // chunks refused since the last sweep
+	due      []waiter // to announce once more, parents first
 }
 
-// waiter is a chunk that was announced before its parent had a place.
+// waiter is a chunk that was announced before its parent was attached.
 type waiter struct {
 	feed            *Feed
 	at              chunkID
@@ -33,21 +33,21 @@ type waiter struct {
 	tokens          []uint32
 }
 
-func newPlaces() *places {
-	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), fresh: make(map[chunkName]*Delivery),
+func newAttachments() *attachments {
+	return &attachments{held: make(map[chunkName]int), attached: make(map[chunkName]bool), fresh: make(map[chunkName]*Delivery),
 		waiting: make(map[chunkName][]waiter)}
 }
 
-// addChunk counts a chunk that an emitter holds now. If the chunk has a place, those that waited for it are due. known says that
+// addChunk counts a chunk that an emitter holds now. If the chunk is attached, those that waited for it are due. known says that
 // the parent of the chunk is known.
-func (p *places) addChunk(w waiter, known bool) {
+func (p *attachments) addChunk(w waiter, known bool) {
 	at := chunkName{w.at.salt, w.at.hash}
 	p.held[at]++
 	if !known {
 		return
 	}
 	parent := chunkName{w.at.salt, w.parent}
-	if w.parent != "" && !p.placed[parent] {
+	if w.parent != "" && !p.attached[parent] {
 		if p.waiters == maxWaiters {
 			p.sweepWaiters()
 		}
@@ -58,11 +58,11 @@ func (p *places) addChunk(w waiter, known bool) {
 		}
 		return
 	}
-	if !p.placed[at] {
-		w.feed.recordPlace(at, p)
+	if !p.attached[at] {
+		w.feed.recordAttached(at, p)
 	}
 	for queue := []chunkName{at}; len(queue) > 0; queue = queue[1:] {
-		p.placed[queue[0]] = true
+		p.attached[queue[0]] = true
 		for _, next := range p.waiting[queue[0]] {
 			p.waiters--
 			p.bytes -= next.bytes()
@@ -86,7 +86,7 @@ func (w *waiter) bytes() int64 { return waitBytes + 4*int64(len(w.tokens)) }
 
 // sweepWaiters forgets waiting chunks that their emitter holds no more. It looks at all of them, so it works only on every
 // maxWaiters/16th call.
-func (p *places) sweepWaiters() {
+func (p *attachments) sweepWaiters() {
 	if p.full = (p.full + 1) % (maxWaiters / 16); p.full != 1 {
 		return
 	}
@@ -104,21 +104,21 @@ func (p *places) sweepWaiters() {
 }
 
 // removeChunk counts a chunk that an emitter holds no more.
-func (p *places) removeChunk(at chunkID) {
+func (p *attachments) removeChunk(at chunkID) {
 	n := chunkName{at.salt, at.hash}
 	if p.held[n]--; p.held[n] == 0 {
 		delete(p.held, n)
-		delete(p.placed, n)
+		delete(p.attached, n)
 		delete(p.fresh, n)
 	}
 }
 
 // announceAgain announces the chunks that are due. It adds their feeds to touched.
-func (p *places) announceAgain(time float64, touched map[*Feed]bool) {
+func (p *attachments) announceAgain(time float64, touched map[*Feed]bool) {
 	for i := range p.due {
 		w := &p.due[i]
 		w.feed.addStored(w, true, p, time)
-		w.feed.recordPlace(chunkName{w.at.salt, w.at.hash}, p)
+		w.feed.recordAttached(chunkName{w.at.salt, w.at.hash}, p)
 		w.feed.flushIfFull(time)
 		touched[w.feed] = true
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // crowd lets n users of a flow enter again and again, each for a second, and counts them.
-func crowd(ctx context.Context, wg *sync.WaitGroup, p *Places, f Flow, n int) (entered *atomic.Int64) {
+func crowd(ctx context.Context, wg *sync.WaitGroup, p *Slots, f Flow, n int) (entered *atomic.Int64) {
 	entered = new(atomic.Int64)
 	for range n {
 		wg.Go(func() {
@@ -26,13 +26,13 @@ func crowd(ctx context.Context, wg *sync.WaitGroup, p *Places, f Flow, n int) (e
 	return entered
 }
 
-// TestShares holds that flows have places by their weights, however many of their users wait, on
-// one place as on many.
+// TestShares holds that flows have slots by their weights, however many of their users wait, on
+// one slot as on many.
 func TestShares(t *testing.T) {
-	for _, places := range []int{1, 4, 8, 64} {
-		t.Run(fmt.Sprint(places), func(t *testing.T) {
+	for _, slots := range []int{1, 4, 8, 64} {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := NewPlaces(places, 0)
+				p := NewSlots(slots, 0)
 				ctx, stop := context.WithCancel(t.Context())
 				var wg sync.WaitGroup
 				a := crowd(ctx, &wg, p, Flow{"a", 1}, 500)
@@ -40,7 +40,7 @@ func TestShares(t *testing.T) {
 				c := crowd(ctx, &wg, p, Flow{"c", 2}, 100)
 				time.Sleep(1000*time.Second + time.Millisecond)
 				stop()
-				total := int64(1001 * places)
+				total := int64(1001 * slots)
 				for _, x := range []struct {
 					name          string
 					entered, want int64
@@ -59,10 +59,10 @@ func TestShares(t *testing.T) {
 }
 
 // TestOnePlace holds that a flow that asks now and then waits for one user of a busy flow at
-// most, though there is one place.
+// most, though there is one slot.
 func TestOnePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPlaces(1, 0)
+		p := NewSlots(1, 0)
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		crowd(ctx, &wg, p, Flow{Name: "busy"}, 50)
@@ -81,10 +81,10 @@ func TestOnePlace(t *testing.T) {
 	})
 }
 
-// TestEach holds that a flow has no more places than its bound, though others are free.
+// TestEach holds that a flow has no more slots than its bound, though others are free.
 func TestEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPlaces(4, 3)
+		p := NewSlots(4, 3)
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		entered := crowd(ctx, &wg, p, Flow{Name: "a"}, 10)
@@ -96,20 +96,20 @@ func TestEach(t *testing.T) {
 			t.Errorf("a flow that has its share: %v", err)
 		}
 		if p.TryEnter(Flow{Name: "b"}) != nil {
-			t.Error("no place for another flow")
+			t.Error("no slot for another flow")
 		}
 		if err := p.TryEnter(Flow{Name: "c"}); err != ErrFull {
-			t.Errorf("without a place: %v", err)
+			t.Errorf("without a slot: %v", err)
 		}
 		stop()
 		wg.Wait()
 	})
 }
 
-// TestRaces enters and gives up at random, and holds that no place is lost or given twice.
+// TestRaces enters and gives up at random, and holds that no slot is lost or given twice.
 func TestRaces(t *testing.T) {
-	const places = 3
-	p := NewPlaces(places, 2)
+	const slots = 3
+	p := NewSlots(slots, 2)
 	var inside atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 16 {
@@ -118,7 +118,7 @@ func TestRaces(t *testing.T) {
 			for range 300 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(100))*time.Microsecond)
 				if p.Enter(ctx, f) == nil {
-					if n := inside.Add(1); n > places {
+					if n := inside.Add(1); n > slots {
 						t.Errorf("%d inside", n)
 					}
 					inside.Add(-1)
@@ -129,9 +129,9 @@ func TestRaces(t *testing.T) {
 		})
 	}
 	for n := range 100 {
-		p.SetMost(1+n%places, 2)
+		p.SetMost(1+n%slots, 2)
 	}
-	p.SetMost(places, 2)
+	p.SetMost(slots, 2)
 	wg.Wait()
 	if inside, waiting := p.Count(); inside+waiting+len(p.flows) != 0 {
 		t.Errorf("in the end %d inside, %d waiting, %d flows", inside, waiting, len(p.flows))

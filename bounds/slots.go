@@ -5,17 +5,17 @@ import (
 	"sync"
 )
 
-// Places bounds how many users are inside at once. A user that gets no place waits:
+// Slots bounds how many users are inside at once. A user that gets no slot waits:
 //
-//	Enter --a place is free--> inside --Leave--> the place goes on, by shares
+//	Enter --a slot is free--> inside --Leave--> the slot goes on, by shares
 //	  |                          ^
-//	  +--> waiting --a place-----+
+//	  +--> waiting --a slot-----+
 //
-// A free place goes to the flow that has the fewest places for its weight. Of equal ones it goes
+// A free slot goes to the flow that has the fewest slots for its weight. Of equal ones it goes
 // to the flow that has had the fewest of late (turn), and there to the user that waits longest.
-// So a flow has all places while it is alone, and its share once others ask: of many places to the
-// next whole one, of one place by turns.
-type Places struct {
+// So a flow has all slots while it is alone, and its share once others ask: of many slots to the
+// next whole one, of one slot by turns.
+type Slots struct {
 	mu      sync.Mutex
 	most    int              // guarded by mu
 	each    int              // bound of one flow, 0 for none; guarded by mu
@@ -33,30 +33,30 @@ type flow struct {
 	queue          []*waiter // oldest first
 }
 
-// perPlace is how far a place moves the turn of a flow of weight 1.
-const perPlace = 1 << 20
+// perSlot is how far a slot moves the turn of a flow of weight 1.
+const perSlot = 1 << 20
 
 // waiter is a user that waits.
 type waiter struct {
-	entered chan struct{} // closed when it has a place
+	entered chan struct{} // closed when it has a slot
 }
 
-// NewPlaces returns a bound of most users at once, of which one flow may have each; an each of 0 does not limit a flow.
-func NewPlaces(most, each int) *Places {
-	return &Places{most: most, each: each, flows: make(map[string]*flow)}
+// NewSlots returns a bound of most users at once, of which one flow may have each; an each of 0 does not limit a flow.
+func NewSlots(most, each int) *Slots {
+	return &Slots{most: most, each: each, flows: make(map[string]*flow)}
 }
 
-// SetMost replaces the number of places, and that of one flow, 0 for no bound. Users that are inside stay.
-func (p *Places) SetMost(most, each int) {
+// SetMost replaces the number of slots, and that of one flow, 0 for no bound. Users that are inside stay.
+func (p *Slots) SetMost(most, each int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.most, p.each = most, each
 	p.admitWaiting()
 }
 
-// TryEnter takes a place for a flow if one is free. Leave gives it back. It returns ErrFull if no place is free, and
+// TryEnter takes a slot for a flow if one is free. Leave gives it back. It returns ErrFull if no slot is free, and
 // ErrShare if one is, but the flow has all that it may have.
-func (p *Places) TryEnter(of Flow) error {
+func (p *Slots) TryEnter(of Flow) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.flowOf(of)
@@ -72,8 +72,8 @@ func (p *Places) TryEnter(of Flow) error {
 	return err
 }
 
-// Enter takes a place for a flow, and waits for one until ctx ends. It returns ErrFull if none came.
-func (p *Places) Enter(ctx context.Context, of Flow) error {
+// Enter takes a slot for a flow, and waits for one until ctx ends. It returns ErrFull if none came.
+func (p *Slots) Enter(ctx context.Context, of Flow) error {
 	if ctx.Err() != nil {
 		return ErrFull
 	}
@@ -85,7 +85,7 @@ func (p *Places) Enter(ctx context.Context, of Flow) error {
 	f := p.flowOf(of)
 	f.queue = append(f.queue, w)
 	p.waiting++
-	p.admitWaiting() // a place may have come free meanwhile
+	p.admitWaiting() // a slot may have come free meanwhile
 	p.mu.Unlock()
 	select {
 	case <-w.entered:
@@ -103,11 +103,11 @@ func (p *Places) Enter(ctx context.Context, of Flow) error {
 			return ErrFull
 		}
 	}
-	return nil // a place came at the last moment
+	return nil // a slot came at the last moment
 }
 
-// Leave gives the place of a flow to the next user, or back.
-func (p *Places) Leave(of Flow) {
+// Leave gives the slot of a flow to the next user, or back.
+func (p *Slots) Leave(of Flow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f := p.flows[of.Name]
@@ -117,8 +117,8 @@ func (p *Places) Leave(of Flow) {
 	p.forget(of.Name, f)
 }
 
-// admitWaiting gives free places to users that wait. p.mu is held.
-func (p *Places) admitWaiting() {
+// admitWaiting gives free slots to users that wait. p.mu is held.
+func (p *Slots) admitWaiting() {
 	for p.inside < p.most && p.waiting > 0 {
 		f := p.nextFlow()
 		if f == nil {
@@ -133,16 +133,16 @@ func (p *Places) admitWaiting() {
 	}
 }
 
-// giveTo gives a flow a place. p.mu is held.
-func (p *Places) giveTo(f *flow) {
+// giveTo gives a flow a slot. p.mu is held.
+func (p *Slots) giveTo(f *flow) {
 	p.inside++
 	f.inside++
 	p.turn = max(p.turn, f.turn)
-	f.turn = p.turn + perPlace/uint64(f.weight)
+	f.turn = p.turn + perSlot/uint64(f.weight)
 }
 
-// nextFlow returns the flow that the next place belongs to, nil if none may have it. p.mu is held.
-func (p *Places) nextFlow() (best *flow) {
+// nextFlow returns the flow that the next slot belongs to, nil if none may have it. p.mu is held.
+func (p *Slots) nextFlow() (best *flow) {
 	for _, f := range p.flows {
 		if len(f.queue) > 0 && p.mayEnter(f) && (best == nil || f.before(best)) {
 			best = f
@@ -151,7 +151,7 @@ func (p *Places) nextFlow() (best *flow) {
 	return best
 }
 
-// before reports whether a place belongs to f rather than to g.
+// before reports whether a slot belongs to f rather than to g.
 func (f *flow) before(g *flow) bool {
 	if a, b := f.inside*g.weight, g.inside*f.weight; a != b {
 		return a < b
@@ -159,11 +159,11 @@ func (f *flow) before(g *flow) bool {
 	return f.turn < g.turn
 }
 
-// mayEnter reports whether a flow may have one more place. p.mu is held.
-func (p *Places) mayEnter(f *flow) bool { return p.each == 0 || f.inside < p.each }
+// mayEnter reports whether a flow may have one more slot. p.mu is held.
+func (p *Slots) mayEnter(f *flow) bool { return p.each == 0 || f.inside < p.each }
 
 // flowOf returns a flow. p.mu is held.
-func (p *Places) flowOf(of Flow) *flow {
+func (p *Slots) flowOf(of Flow) *flow {
 	f := p.flows[of.Name]
 	if f == nil {
 		if last := len(p.spare) - 1; last >= 0 {
@@ -182,7 +182,7 @@ func (p *Places) flowOf(of Flow) *flow {
 const maxSpare = 64
 
 // forget drops a flow without users. p.mu is held.
-func (p *Places) forget(name string, f *flow) {
+func (p *Slots) forget(name string, f *flow) {
 	if f.inside > 0 || len(f.queue) > 0 {
 		return
 	}
@@ -193,8 +193,8 @@ func (p *Places) forget(name string, f *flow) {
 	}
 }
 
-// Count returns how many users have a place, and how many wait for one.
-func (p *Places) Count() (inside, waiting int) {
+// Count returns how many users have a slot, and how many wait for one.
+func (p *Slots) Count() (inside, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.inside, p.waiting

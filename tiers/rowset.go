@@ -2,9 +2,9 @@ package tiers
 
 import "slices"
 
-// Roster is the instances rows are wanted for, prepared once for many folds. It never
+// RowSet is the instances rows are wanted for, prepared once for many folds. It never
 // changes and may be shared.
-type Roster struct {
+type RowSet struct {
 	at    []int32 // instance id -> position plus one, 0 for none
 	zeros []Row
 }
@@ -12,14 +12,14 @@ type Roster struct {
 // noMedia is what every row of zeros shares.
 var noMedia = []MediumCount{{Name: NameDevice}, {Name: NameHost}, {Name: NameDisk}}
 
-// NewRoster prepares instances, whose ids are distinct.
-func NewRoster(instances []Instance) *Roster {
+// NewRowSet prepares instances, whose ids are distinct.
+func NewRowSet(instances []Instance) *RowSet {
 	n := 0
 	for _, in := range instances {
 		n += len(in.Ranks)
 	}
 	ranks := make([]Rank, 0, n) // of all rows
-	r := &Roster{zeros: make([]Row, 0, len(instances))}
+	r := &RowSet{zeros: make([]Row, 0, len(instances))}
 	for i, in := range instances {
 		for int(in.ID) >= len(r.at) {
 			r.at = append(r.at, 0)
@@ -37,11 +37,11 @@ func NewRoster(instances []Instance) *Roster {
 }
 
 // ZeroRows returns the rows of instances for which neither they nor their pools hold anything,
-// in the order NewRoster got them. The caller must not change them.
-func (r *Roster) ZeroRows() []Row { return r.zeros }
+// in the order NewRowSet got them. The caller must not change them.
+func (r *RowSet) ZeroRows() []Row { return r.zeros }
 
-// positionOf returns where an instance is in the roster.
-func (r *Roster) positionOf(instance int32) (int32, bool) {
+// positionOf returns where an instance is in the rowset.
+func (r *RowSet) positionOf(instance int32) (int32, bool) {
 	if instance < 0 || int(instance) >= len(r.at) || r.at[instance] == 0 {
 		return 0, false
 	}
