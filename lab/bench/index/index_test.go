@@ -334,6 +334,20 @@ func TestRunReport(t *testing.T) {
 	f(func(c *Config) { c.Scale, c.Duration = oneAndTwoCores(), 10*time.Millisecond }, "scale")
 }
 
+// TestWithoutPart: a part that is longer on the wall clock than all CPU time leaves the rest of the CPU time.
+func TestWithoutPart(t *testing.T) {
+	for _, c := range []struct{ cpu, wall, part, want time.Duration }{
+		{100, 100, 20, 80},  // nothing else ran
+		{150, 100, 20, 130}, // the collector ran on other cores
+		{30, 120, 80, 10},   // others had the core for 90
+		{0, 0, 0, 0},
+	} {
+		if got := withoutPart(c.cpu, c.wall, c.part); got != c.want {
+			t.Errorf("%d of CPU in %d, %d of it off: got %d, want %d", c.cpu, c.wall, c.part, got, c.want)
+		}
+	}
+}
+
 // oneAndTwoCores returns the numbers of cores up to two that this process may use.
 func oneAndTwoCores() []int {
 	if runtime.NumCPU() < 2 {

@@ -62,7 +62,16 @@ func (l *load) replayOps(ops []op) {
 	}
 	off := read + l.clk.cost*time.Duration(len(ops))
 	l.wall += max(0, last-start-off)
-	l.cpu += max(0, harness.CPU()-cpu-off)
+	l.cpu += withoutPart(harness.CPU()-cpu, last-start, off)
+}
+
+// withoutPart takes off the CPU time of something that took part of the wall time. While the process waited for
+// a core it took no CPU time, and where in the wall time that was cannot be told, so the part shrinks alike.
+func withoutPart(cpu, wall, part time.Duration) time.Duration {
+	if wall <= 0 {
+		return cpu
+	}
+	return cpu - time.Duration(float64(part)*min(1, float64(cpu)/float64(wall)))
 }
 
 // splitTime returns the CPU time of queries and of writes. Waiting for a core stretches both
