@@ -168,7 +168,7 @@ conformance-stores: ## the tests of registry, shelf and shards with each server 
 	@test -x bin/stores/valkey-server || { echo "no servers: make stores installs them"; exit 1; }; \
 	for server in '$(CURDIR)'/bin/stores/*-server; do \
 	  echo "== $$("$$server" --version)"; \
-	  STORE_SERVER="$$server" $(GO) test -count=1 -parallel $(PARALLEL) $(TESTFLAGS) ./internal/redistest ./store ./conductor/fleet ./conductor/cluster ./history/store; \
+	  STORE_SERVER="$$server" $(GO) test -count=1 -parallel $(PARALLEL) $(TESTFLAGS) ./internal/redistest ./store ./conductor/membership ./conductor/cluster ./history/store; \
 	done
 
 # Files of others that are in the tree: building and testing need no Node.

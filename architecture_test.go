@@ -169,7 +169,7 @@ var table = []room{
 		not: slices.Concat(logging, []string{"flag", "net", "os"}), noClock: true},
 	// The Conductor dialect: what routers and engines use.
 	{dir: "conductor/http", rooms: []string{"conductor", "conductor/forward", "conductor/access", "conductor/body", "conductor/discovery",
-		"conductor/fleet",
+		"conductor/membership",
 		"conductor/lmcache", "conductor/prompt", "conductor/reply", "conductor/scope", "conductor/server", "conductor/stage", "events"},
 		modules: []string{gin, msgpack}, not: slices.Concat(logging, []string{"flag", "os"})},
 	// What every listener has, and /admin: what operators and other replicas use.
@@ -216,7 +216,7 @@ var table = []room{
 	// Which shards this replica serves, and queries for those of others sent on.
 	{dir: "conductor/cluster",
 		rooms: []string{"conductor", "conductor/forward", "conductor/access", "conductor/body", "conductor/cluster/placement",
-			"conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog},
+			"conductor/membership", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog},
 		not: []string{"flag", "os"}},
 	// Which replicas own which shards: pure, so that every replica computes the same.
 	{dir: "conductor/cluster/placement", not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "math/rand", "math/rand/v2"}),
@@ -230,7 +230,7 @@ var table = []room{
 	// What starts a store in tests.
 	{dir: "internal/redistest", tests: true, rooms: []string{"internal/freeport", "internal/must"}, modules: []string{redis}},
 	// Who shares the store, and whether it is there.
-	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "events/tape", "store"},
+	{dir: "conductor/membership", rooms: []string{"conductor", "conductor/discovery", "events/tape", "store"},
 		modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 
 	// Snapshots as bytes: written, read, sealed. A recovery asks the places below in order.
@@ -242,7 +242,7 @@ var table = []room{
 	{dir: "history/peer", rooms: []string{"conductor", "conductor/doctor", "conductor/scope", "history"},
 		modules: []string{prometheus, zerolog},
 		not:     []string{"flag"}},
-	{dir: "history/store", rooms: []string{"conductor", "conductor/fleet", "conductor/scope", "history", "store"},
+	{dir: "history/store", rooms: []string{"conductor", "conductor/membership", "conductor/scope", "history", "store"},
 		modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "os"}},
 	// Two snapshots compared, block by block.
 	{dir: "history/diff", rooms: []string{"conductor", "conductor/scope", "history", "index/hash", "tiers"}, modules: []string{zerolog},

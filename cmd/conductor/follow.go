@@ -9,8 +9,8 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/discovery"
-	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/config"
 	"example.com/conductor/events"
 	"example.com/conductor/events/wire"
@@ -22,7 +22,7 @@ import (
 type following struct {
 	conductor *conductor.Conductor
 	targets   *discovery.Manager
-	shared    *fleet.Registry // of replicas; nil for none
+	shared    *membership.Registry // of replicas; nil for none
 }
 
 // registerSource starts a source.
@@ -68,8 +68,8 @@ func (f *following) changeSource(was, is config.Source) error {
 }
 
 // entryOf returns a source as the registry of replicas has it.
-func entryOf(s config.Source) fleet.Source {
-	return fleet.Source{Registration: s.Registration, Discover: s.Discover}
+func entryOf(s config.Source) membership.Source {
+	return membership.Source{Registration: s.Registration, Discover: s.Discover}
 }
 
 // targetOf returns a source whose engine is asked.

@@ -11,7 +11,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/cluster"
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
@@ -20,21 +20,23 @@ import (
 
 // replicas is what this server shares with others: by a store, and what routers report also with peers.
 type replicas struct {
-	members  *fleet.Fleet       // nil without a store, as are registry and shelved
-	registry *fleet.Registry    // sources
-	shelved  *shelving          // blocks
-	shards   *cluster.Cluster   // nil if every replica follows every source
-	sender   *cluster.Forwarder // likewise
-	mirror   *cluster.Mirror    // tells the others what routers report here
+	members  *membership.Group    // nil without a store, as are registry and shelved
+	registry *membership.Registry // sources
+	shelved  *shelving            // blocks
+	shards   *cluster.Cluster     // nil if every replica follows every source
+	sender   *cluster.Forwarder   // likewise
+	mirror   *cluster.Mirror      // tells the others what routers report here
 	stop     context.CancelFunc
 	tasks    sync.WaitGroup
 }
 
 // newReplicas connects this server with the others. Close what it returns, even with an error.
 func newReplicas(s *serving) (r *replicas, err error) {
-	r = &replicas{stop: func() {}, members: newFleet(&s.cfg, s.store, s.listeners, s.log)}
+	r = &replicas{stop: func() {}, members: newGroup(&s.cfg, s.store, s.listeners, s.log)}
 	if r.members != nil {
-		r.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: r.members, Conductor: s.conductor, Targets: s.targets, Log: s.log})
+		r.registry = membership.NewRegistry(membership.RegistryConfig{
+			Group: r.members, Conductor: s.conductor, Targets: s.targets, Log: s.log,
+		})
 		if r.shelved, err = newShelving(s.loaded, r.members, s.conductor, s.asking, r.keepsDeployment, s.log); err != nil {
 			return r, err
 		}
@@ -89,9 +91,9 @@ func refuseOwn(me string) gin.HandlerFunc {
 	}
 }
 
-// joinFleet begins to share. It waits for the first answer of the store, so that the server knows the
+// joinGroup begins to share. It waits for the first answer of the store, so that the server knows the
 // sources of the others before it listens, but not for a store that is down.
-func (r *replicas) joinFleet() {
+func (r *replicas) joinGroup() {
 	if r.members == nil {
 		return
 	}
@@ -107,8 +109,8 @@ func (r *replicas) joinFleet() {
 	r.tasks.Go(func() { r.registry.Run(ctx) })
 }
 
-// leaveFleet gives the lease back.
-func (r *replicas) leaveFleet() {
+// leaveGroup gives the lease back.
+func (r *replicas) leaveGroup() {
 	r.stop()
 	r.tasks.Wait()
 	if r.mirror != nil {

@@ -286,7 +286,7 @@ func (s *serving) wireRooms() (err error) {
 		Dir: s.snapshots, Conductor: s.conductor, Targets: s.targets, Interval: cfg.Snapshot.Interval, Keep: snapshotsKept, Log: s.log,
 	})
 	s.replicas, err = newReplicas(s)
-	s.opened = append(s.opened, s.replicas.leaveFleet)
+	s.opened = append(s.opened, s.replicas.leaveGroup)
 	if err != nil {
 		return err
 	}
@@ -344,7 +344,7 @@ func (s *serving) wireListeners() {
 	cfg, c := &s.cfg, s.conductor
 	opts := admin.Options{
 		Dialect: conductorhttp.Options{
-			Discovery: s.targets, Fleet: s.replicas.registry, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
+			Discovery: s.targets, Registry: s.replicas.registry, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
 			Admission: s.places, Version: version,
 		},
 		Reload: s.reloads.Reload, Settings: settingsOf(s.loaded.File, s.settings), Watch: s.hub, Again: s.entry.Again,
@@ -403,7 +403,7 @@ func (s *serving) recoverSources(ctx context.Context) error {
 	if s.snapshots != nil {
 		s.keeper.RestoreRegistrations()
 	}
-	s.replicas.joinFleet()
+	s.replicas.joinGroup()
 
 	var following sync.WaitGroup
 	following.Go(func() { s.targets.Run(ctx) })

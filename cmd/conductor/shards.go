@@ -25,10 +25,10 @@ func (r *replicas) followShards(s *serving) error {
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
-	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: forwardTimeout, Failed: r.members.Hasten,
+	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: forwardTimeout, Failed: r.members.BeatSoon,
 		Log: s.log})
 	r.shards = cluster.New(cluster.Config{
-		Conductor: s.conductor, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: s.asked},
+		Conductor: s.conductor, Group: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: s.asked},
 		Owners: int(s.cfg.Cluster.Owners), Log: s.log,
 		Bring: r.shelved.bring,
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/config"
 	"example.com/conductor/history"
@@ -20,7 +20,7 @@ import (
 // shelving is how a server gets blocks from the replicas that share its store, and leaves them
 // its own. Nil is a server without a store.
 type shelving struct {
-	fleet    *fleet.Fleet
+	group    *membership.Group
 	kept     *historystore.Keeper
 	takeover *history.Takeover
 	asking   *http.Client
@@ -33,7 +33,7 @@ const shelfTTL = time.Hour
 
 // newShelving connects the shelf with the settings. asking is the client of peers, keeps says which
 // deployments this server writes.
-func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Conductor, asking *http.Client,
+func newShelving(loaded *config.Loaded, members *membership.Group, c *conductor.Conductor, asking *http.Client,
 	keeps func(scope.Deployment) bool, log zerolog.Logger) (*shelving, error) {
 	cfg := &loaded.Config
 	key, err := snapshotKey(loaded)
@@ -41,11 +41,11 @@ func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Condu
 		return nil, err
 	}
 	kept := historystore.New(historystore.Config{
-		Fleet: members, Conductor: c, Key: key, Log: log, MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Snapshot.Interval,
+		Group: members, Conductor: c, Key: key, Log: log, MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Snapshot.Interval,
 		TTL: max(shelfTTL, 2*cfg.Snapshot.Interval), Wanted: keeps,
 	})
 	return &shelving{
-		fleet: members, kept: kept, asking: asking, shards: cfg.Cluster.Mode == config.Shards,
+		group: members, kept: kept, asking: asking, shards: cfg.Cluster.Mode == config.Shards,
 		takeover: &history.Takeover{Loader: &history.Loader{Conductor: c, TTL: recoveredTTL, Refill: true, Log: log}},
 	}, nil
 }
@@ -63,10 +63,10 @@ func (s *shelving) otherReplicas(ctx context.Context) (urls []string) {
 		return nil
 	}
 	all := slices.Clone(s.awaitFirstBeat(ctx).Replicas)
-	slices.SortStableFunc(all, func(a, b fleet.Replica) int { return a.Started.Compare(b.Started) })
+	slices.SortStableFunc(all, func(a, b membership.Replica) int { return a.Started.Compare(b.Started) })
 	own := ""
 	for _, r := range all {
-		if r.ID == s.fleet.ID() {
+		if r.ID == s.group.ID() {
 			own = r.URL // that of the process before this one, too
 		}
 	}
@@ -80,11 +80,11 @@ func (s *shelving) otherReplicas(ctx context.Context) (urls []string) {
 
 // awaitFirstBeat returns the state behind the first beat. The store may take longer than one beat to be
 // connected with.
-func (s *shelving) awaitFirstBeat(ctx context.Context) fleet.Status {
-	patience := time.NewTimer(s.fleet.Store().Timeout() + 2*fleet.Pause)
+func (s *shelving) awaitFirstBeat(ctx context.Context) membership.Status {
+	patience := time.NewTimer(s.group.Store().Timeout() + 2*membership.Pause)
 	defer patience.Stop()
 	for {
-		next, st := s.fleet.Changed(), s.fleet.Status()
+		next, st := s.group.Changed(), s.group.Status()
 		if st.Up || st.Refused {
 			return st
 		}

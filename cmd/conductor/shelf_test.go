@@ -15,8 +15,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
@@ -226,11 +226,11 @@ func TestTakeoverWhileServing(t *testing.T) {
 	connected, err := store.Open(store.Config{URL: shared.URL(), Name: "default", Timeout: time.Minute})
 	must.Succeed(t, err)
 	defer connected.Close()
-	members := fleet.New(fleet.Config{Store: connected, Log: zerolog.Nop()})
+	members := membership.New(membership.Config{Store: connected, Log: zerolog.Nop()})
 	members.Beat(t.Context())
 	take := history.Takeover{Loader: &history.Loader{Conductor: c, TTL: time.Minute, Refill: true, Log: zerolog.Nop()}}
 	kept := historystore.New(historystore.Config{
-		Fleet: members, Conductor: c, Key: history.NoKey, MaxBytes: 1 << 30, TTL: time.Hour, Log: zerolog.Nop(),
+		Group: members, Conductor: c, Key: history.NoKey, MaxBytes: 1 << 30, TTL: time.Hour, Log: zerolog.Nop(),
 	})
 	takeOver := func(origin string, from ...string) {
 		t.Helper()

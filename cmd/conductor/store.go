@@ -11,7 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/access"
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
 	"example.com/conductor/store"
@@ -19,7 +19,7 @@ import (
 
 // storeTimeout is how long a command to the store may take. A beat that takes longer is one that
 // failed, and a replica is gone once all beats of its lease have.
-const storeTimeout = fleet.Lease / 4
+const storeTimeout = membership.Lease / 4
 
 // openStore opens the store that replicas share, nil if there is none. It does not wait for it.
 func openStore(loaded *config.Loaded) (*store.Store, error) {
@@ -69,14 +69,14 @@ func storeTLS(cfg config.Store) (*tls.Config, error) {
 	return secured, nil
 }
 
-// newFleet makes this server a replica of those that share a store, nil if there is none.
-func newFleet(cfg *config.Config, shared *store.Store, web *server.Servers, log zerolog.Logger) *fleet.Fleet {
+// newGroup makes this server a replica of those that share a store, nil if there is none.
+func newGroup(cfg *config.Config, shared *store.Store, web *server.Servers, log zerolog.Logger) *membership.Group {
 	if shared == nil {
 		return nil
 	}
-	return fleet.New(fleet.Config{
+	return membership.New(membership.Config{
 		Store: shared, Log: log,
-		Replica: fleet.Replica{URL: advertisedURL(cfg, web), Started: time.Now(), Version: version, Weight: float64(cfg.Store.Weight)},
+		Replica: membership.Replica{URL: advertisedURL(cfg, web), Started: time.Now(), Version: version, Weight: float64(cfg.Store.Weight)},
 	})
 }
 

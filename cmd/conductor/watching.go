@@ -6,7 +6,7 @@ import (
 
 	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/discovery"
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/history/file"
 	"example.com/conductor/history/peer"
@@ -98,7 +98,7 @@ func targetsOf(all []discovery.State) []watch.Target {
 }
 
 // storeOf returns the state of the store and the replicas that share it.
-func storeOf(members *fleet.Fleet) *watch.Store {
+func storeOf(members *membership.Group) *watch.Store {
 	st, now := members.Status(), time.Now()
 	out := &watch.Store{Address: members.Store().Address(), Up: st.Up, Since: st.Since.UTC(), Error: st.Error, Lost: st.Lost,
 		Members: []watch.Member{}}

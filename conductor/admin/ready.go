@@ -73,7 +73,7 @@ func (a *api) ready(g *gin.Context) (any, error) {
 	if r.IndexLimit > 0 {
 		row.Index = &indexRow{r.IndexBytes, r.IndexLimit, r.IndexBytes >= r.IndexLimit}
 	}
-	if up, since, known := a.opts.Dialect.Fleet.Store(); known {
+	if up, since, known := a.opts.Dialect.Registry.Store(); known {
 		row.Store = &storeRow{up, since.UTC()}
 	}
 	return reply.Result{Status: status, Body: row}, nil

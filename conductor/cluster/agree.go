@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"strconv"
 
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 )
 
 // ownersName is the name of the fact that tells of Config.Owners.
@@ -18,7 +18,7 @@ func (c *Cluster) ownersFact() json.RawMessage {
 
 // compareSettings warns of replicas that share shards by other settings than this one. They compute other owners from the
 // same beats, so shards stay where they are not wanted, or have too few owners.
-func (c *Cluster) compareSettings(all []fleet.Replica) {
+func (c *Cluster) compareSettings(all []membership.Replica) {
 	differ := make(map[string]bool)
 	for _, r := range all {
 		_, shares := r.Facts[factName]

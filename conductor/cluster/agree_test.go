@@ -8,23 +8,23 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 )
 
 // TestReplicasWithOtherSettingsAreNamed holds that each replica with another cluster.mode or cluster.owners is
 // named once, and counted as long as it is there.
 func TestReplicasWithOtherSettingsAreNamed(t *testing.T) {
 	var log bytes.Buffer
-	c := New(Config{Fleet: fleet.New(fleet.Config{}), Owners: 2, Log: zerolog.New(&log)})
-	replica := func(id string, facts ...string) fleet.Replica {
-		r := fleet.Replica{ID: id, URL: "http://" + id, Facts: make(map[string]json.RawMessage)}
+	c := New(Config{Group: membership.New(membership.Config{}), Owners: 2, Log: zerolog.New(&log)})
+	replica := func(id string, facts ...string) membership.Replica {
+		r := membership.Replica{ID: id, URL: "http://" + id, Facts: make(map[string]json.RawMessage)}
 		for i := 0; i < len(facts); i += 2 {
 			r.Facts[facts[i]] = json.RawMessage(facts[i+1])
 		}
 		return r
 	}
 	same, older := replica("same", factName, "{}", ownersName, "2"), replica("older", factName, "{}")
-	all := []fleet.Replica{same, older, replica("mode"), replica("owners", factName, "{}", ownersName, "1")}
+	all := []membership.Replica{same, older, replica("mode"), replica("owners", factName, "{}", ownersName, "1")}
 	for range 3 {
 		c.compareSettings(all)
 	}

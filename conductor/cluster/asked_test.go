@@ -7,8 +7,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -24,7 +24,7 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 		Log: zerolog.Nop(), Transport: func(registration.Registration, bool) stream.Transport { return network },
 	})
 	defer c.Close()
-	shards := New(Config{Conductor: c, Fleet: fleet.New(fleet.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
+	shards := New(Config{Conductor: c, Group: membership.New(membership.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
 	a := NewAsked(c)
 	a.Share(shards)
 	shard := scope.Shard{Tenant: "default", Model: "m"}
@@ -85,7 +85,7 @@ func TestWantedKeepsWhatIsThere(t *testing.T) {
 		Log: zerolog.Nop(), Transport: func(registration.Registration, bool) stream.Transport { return network },
 	})
 	defer c.Close()
-	shards := New(Config{Conductor: c, Fleet: fleet.New(fleet.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
+	shards := New(Config{Conductor: c, Group: membership.New(membership.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
 	r := registration.Registration{
 		Endpoint: "tcp://a:1", Type: registration.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16,
 	}

@@ -1,4 +1,4 @@
-// Package cluster spreads the shards of a fleet over its replicas, and sends queries to the
+// Package cluster spreads the shards of a group over its replicas, and sends queries to the
 // replica that serves them.
 //
 //	beats, registry --Step--> owners wanted --decidePhase--> phase of each shard here
@@ -38,7 +38,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/cluster/placement"
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 )
@@ -46,7 +46,7 @@ import (
 // factName is the name of a replica's facts about shards.
 const factName = "shards"
 
-// Registry is what all replicas know of the sources of the fleet.
+// Registry is what all replicas know of the sources of the group.
 type Registry interface {
 	// Sources returns the sources that are registered at any replica, but those that this one
 	// refuses. It returns false before the registry was read.
@@ -58,7 +58,7 @@ type Registry interface {
 // Config is what a Cluster is made of.
 type Config struct {
 	Conductor *conductor.Conductor
-	Fleet     *fleet.Fleet
+	Group     *membership.Group
 	Registry  Registry
 	// Bring takes over the blocks of a deployment from one of some replicas, from the shelf, or from
 	// nowhere. Its sources are registered afterwards. nil brings nothing.
@@ -73,10 +73,10 @@ type Config struct {
 // bringing is how many shards are brought at once.
 const bringing = 2
 
-// Cluster is the part of one replica in a fleet that shares its shards. It is a conductor.Serving.
+// Cluster is the part of one replica in a group that shares its shards. It is a conductor.Serving.
 type Cluster struct {
 	cfg    Config
-	beats  uint64          // of the fleet, at the last Step; owned by Step
+	beats  uint64          // of the group, at the last Step; owned by Step
 	due    uint64          // of them, those that were due; owned by Step
 	rates  rates           // owned by Step
 	differ map[string]bool // replicas with other settings, by id; owned by Step
@@ -124,7 +124,7 @@ type Row struct {
 	sources []*registration.Registration
 }
 
-// New returns a Cluster, which adds its facts to the beats of the fleet. It does nothing else before Step.
+// New returns a Cluster, which adds its facts to the beats of the group. It does nothing else before Step.
 func New(cfg Config) *Cluster {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -132,8 +132,8 @@ func New(cfg Config) *Cluster {
 	c := &Cluster{cfg: cfg, places: make(chan struct{}, bringing), held: make(map[scope.Shard]*heldShard)}
 	c.chart.Store(&chart{})
 	c.prepareBeat(nil)
-	cfg.Fleet.Tell(factName, func() json.RawMessage { return *c.facts.Load() })
-	cfg.Fleet.Tell(ownersName, c.ownersFact)
+	cfg.Group.AddFacts(factName, func() json.RawMessage { return *c.facts.Load() })
+	cfg.Group.AddFacts(ownersName, c.ownersFact)
 	return c
 }
 
@@ -147,7 +147,7 @@ func shardOf(key string) (scope.Shard, bool) {
 	return scope.Shard{Tenant: tenant, Model: model}, found && err == nil
 }
 
-// Serves returns nil for a shard that this replica answers for, or that the fleet does not know.
+// Serves returns nil for a shard that this replica answers for, or that the group does not know.
 func (c *Cluster) Serves(s scope.Shard) *conductor.UnservedError {
 	now := c.chart.Load()
 	if !now.known {
@@ -158,13 +158,13 @@ func (c *Cluster) Serves(s scope.Shard) *conductor.UnservedError {
 		return nil
 	}
 	if row.Unserved() {
-		c.cfg.Fleet.Hasten() // another replica may have begun to answer
+		c.cfg.Group.BeatSoon() // another replica may have begun to answer
 	}
 	return row.away
 }
 
 // ServesInstance returns nil if this replica answers for a shard that an engine of a tenant has blocks
-// of, or if the fleet does not know the engine.
+// of, or if the group does not know the engine.
 func (c *Cluster) ServesInstance(tenant, instance string) (away *conductor.UnservedError) {
 	now := c.chart.Load()
 	if !now.known {
@@ -209,10 +209,10 @@ func (c *Cluster) Away() (all []*conductor.UnservedError) {
 	return all
 }
 
-// Names returns the aliases of all registrations of the fleet.
+// Names returns the aliases of all registrations of the group.
 func (c *Cluster) Names() registration.Names { return c.chart.Load().names }
 
-// Models returns the models of a tenant that are registered in the fleet, for engines or pools.
+// Models returns the models of a tenant that are registered in the group, for engines or pools.
 func (c *Cluster) Models(tenant string) (all []string) {
 	for s := range c.chart.Load().rows {
 		if s.Tenant == tenant {
@@ -239,7 +239,7 @@ func (c *Cluster) Wanted(r registration.Registration) bool {
 	})
 	c.mu.Unlock()
 	if !held && !slices.ContainsFunc(shards, func(s scope.Shard) bool { return now.rows[s] != nil }) {
-		c.cfg.Fleet.Hasten() // a new model: the next Step decides, until then who registered it answers
+		c.cfg.Group.BeatSoon() // a new model: the next Step decides, until then who registered it answers
 		return c.cfg.Conductor.Sources().Follows(r.Key())
 	}
 	return held
@@ -251,7 +251,7 @@ func (c *Cluster) Keeps(s scope.Shard) bool {
 	return row != nil && row.Phase == Serving
 }
 
-// State is what a replica knows of the shards of the fleet.
+// State is what a replica knows of the shards of the group.
 type State struct {
 	Me     string
 	Owners int               // that each shard is to have
@@ -267,7 +267,7 @@ func (c *Cluster) State() State {
 	rows := slices.SortedFunc(maps.Values(now.rows), func(a, b *Row) int {
 		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Model, b.Model))
 	})
-	return State{c.cfg.Fleet.ID(), c.cfg.Owners, now.known, c.moves.Load(), rows, now.urls}
+	return State{c.cfg.Group.ID(), c.cfg.Owners, now.known, c.moves.Load(), rows, now.urls}
 }
 
 // Run takes a step after each beat, until ctx ends. A shard that is ready to be served does not wait
@@ -277,7 +277,7 @@ func (c *Cluster) Run(ctx context.Context) {
 	look := time.NewTicker(looking)
 	defer look.Stop()
 	for ctx.Err() == nil {
-		changed := c.cfg.Fleet.Changed()
+		changed := c.cfg.Group.Changed()
 		c.Step(ctx)
 		for waits := true; waits; {
 			select {
@@ -287,7 +287,7 @@ func (c *Cluster) Run(ctx context.Context) {
 				waits = false
 			case <-look.C:
 				if c.anySettled() {
-					c.cfg.Fleet.Hasten()
+					c.cfg.Group.BeatSoon()
 				}
 			}
 		}
@@ -306,7 +306,7 @@ func (c *Cluster) endTakeovers() {
 
 // Step looks at the last beat and moves shards. Without a new beat it does nothing.
 func (c *Cluster) Step(ctx context.Context) {
-	st := c.cfg.Fleet.Status()
+	st := c.cfg.Group.Status()
 	sources, known := c.cfg.Registry.Sources()
 	if !st.Up || st.Beats == c.beats || !known {
 		return
@@ -323,7 +323,7 @@ func (c *Cluster) Step(ctx context.Context) {
 	}
 	moved := c.decidePhases(ctx, rows, urls, due)
 	for _, row := range rows {
-		row.setRoutes(c.cfg.Fleet.ID(), urls)
+		row.setRoutes(c.cfg.Group.ID(), urls)
 	}
 	c.prepareBeat(rows)
 	before := c.chart.Swap(&chart{rows: rows, urls: urls, names: registration.NamesOf(slices.Values(sources)), known: true}).rows
@@ -335,12 +335,12 @@ func (c *Cluster) Step(ctx context.Context) {
 		c.cfg.Registry.Again()
 	}
 	if moved {
-		c.cfg.Fleet.Hasten() // others send queries where shards have moved to
+		c.cfg.Group.BeatSoon() // others send queries where shards have moved to
 	}
 }
 
 // toldOf reads what replicas tell of their shards. A replica that tells nothing shares none.
-func toldOf(all []fleet.Replica) map[string]map[scope.Shard]Fact {
+func toldOf(all []membership.Replica) map[string]map[scope.Shard]Fact {
 	told := make(map[string]map[scope.Shard]Fact, len(all))
 	for _, r := range all {
 		var facts map[string]Fact
@@ -357,7 +357,7 @@ func toldOf(all []fleet.Replica) map[string]map[scope.Shard]Fact {
 	return told
 }
 
-// Rows returns the shards of the fleet with what the replicas tell of them.
+// Rows returns the shards of the group with what the replicas tell of them.
 func (c *Cluster) rowsOf(sources []registration.Registration, told map[string]map[scope.Shard]Fact) map[scope.Shard]*Row {
 	rows := make(map[scope.Shard]*Row)
 	for i := range sources {
@@ -387,7 +387,7 @@ func (c *Cluster) rowsOf(sources []registration.Registration, told map[string]ma
 
 // placeShards computes the owners of all shards. Replicas that have a part in a shard are its placement
 // until now, so that all replicas compute from the same.
-func (c *Cluster) placeShards(rows map[scope.Shard]*Row, all []fleet.Replica, told map[string]map[scope.Shard]Fact) {
+func (c *Cluster) placeShards(rows map[scope.Shard]*Row, all []membership.Replica, told map[string]map[scope.Shard]Fact) {
 	var replicas []placement.Replica
 	for _, r := range all {
 		if told[r.ID] != nil {

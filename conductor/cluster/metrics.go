@@ -4,9 +4,9 @@ import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	descShards = prometheus.NewDesc("conductor_cluster_shards",
-		"Shards of the fleet that this replica has a part in, by phase; absent for the others.", []string{"phase"}, nil)
+		"Shards of the group that this replica has a part in, by phase; absent for the others.", []string{"phase"}, nil)
 	descOwned   = prometheus.NewDesc("conductor_cluster_owned", "Shards that this replica owns and should serve.", nil, nil)
-	descNowhere = prometheus.NewDesc("conductor_cluster_unserved", "Shards of the fleet that no replica serves.", nil, nil)
+	descNowhere = prometheus.NewDesc("conductor_cluster_unserved", "Shards of the group that no replica serves.", nil, nil)
 	descDiffer  = prometheus.NewDesc("conductor_cluster_differing",
 		"Replicas of the store with another cluster.mode or cluster.owners than this one.", nil, nil)
 	descMoves = prometheus.NewDesc("conductor_cluster_moves_total", "Changes of the phase of a shard at this replica.", nil, nil)
@@ -21,7 +21,7 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 	owned, nowhere := 0, 0
 	for _, row := range c.State().Rows {
 		phases[row.Phase]++
-		if row.Owned(c.cfg.Fleet.ID()) {
+		if row.Owned(c.cfg.Group.ID()) {
 			owned++
 		}
 		if row.Unserved() {

@@ -20,9 +20,9 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
-	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -499,9 +499,9 @@ func appendBin(dst []byte, size int) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, 0xc6), uint32(size))
 }
 
-// Others returns the other replicas of a fleet, as of the last beat. A process that was here before
+// Others returns the other replicas of a group, as of the last beat. A process that was here before
 // this one may still have its lease, and so may one whose successor beats already.
-func Others(f *fleet.Fleet) (all []conductor.ReplicaAddress) {
+func Others(f *membership.Group) (all []conductor.ReplicaAddress) {
 	st := f.Status()
 	seen := []string{""}
 	for _, r := range st.Replicas {

@@ -12,9 +12,9 @@ import (
 )
 
 // decidePhases decides the next phase of every shard. It reports whether this replica wants other sources
-// than before. due says that the last beat was one of those that come in each fleet.Pause.
+// than before. due says that the last beat was one of those that come in each membership.Pause.
 func (c *Cluster) decidePhases(ctx context.Context, rows map[scope.Shard]*Row, urls map[string]string, due bool) (moved bool) {
-	me, now := c.cfg.Fleet.ID(), c.cfg.Now()
+	me, now := c.cfg.Group.ID(), c.cfg.Now()
 	c.rates.addCounts(c.cfg.Conductor.ShardQueries(), now)
 	c.mu.Lock()
 	defer c.mu.Unlock()

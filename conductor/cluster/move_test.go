@@ -15,9 +15,9 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
-	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -32,8 +32,8 @@ import (
 // member is a replica that beats and steps when the test says so.
 type member struct {
 	conductor *conductor.Conductor
-	fleet     *fleet.Fleet
-	registry  *fleet.Registry
+	group     *membership.Group
+	registry  *membership.Registry
 	shards    *Cluster
 }
 
@@ -56,8 +56,8 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		must.Succeed(t, err)
 		t.Cleanup(func() { opened.Close() })
 		id := fmt.Sprintf("r%d", i)
-		m := &member{fleet: fleet.New(fleet.Config{
-			Store: opened, Replica: fleet.Replica{ID: id, URL: "http://" + id, Weight: 1}, Lease: time.Hour, Log: zerolog.Nop(),
+		m := &member{group: membership.New(membership.Config{
+			Store: opened, Replica: membership.Replica{ID: id, URL: "http://" + id, Weight: 1}, Lease: time.Hour, Log: zerolog.Nop(),
 		})}
 		m.conductor = conductor.New(conductor.Options{
 			Log:       zerolog.Nop(),
@@ -69,8 +69,10 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		sources := m.conductor.Sources()
 		targets := discovery.New(discovery.Options{Registry: sources, Bounds: sources.Bounds, Log: zerolog.Nop()})
 		t.Cleanup(targets.Close)
-		m.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: m.fleet, Conductor: m.conductor, Targets: targets, Log: zerolog.Nop()})
-		m.shards = New(Config{Conductor: m.conductor, Fleet: m.fleet, Registry: m.registry, Owners: owners, Log: zerolog.Nop(), Now: now})
+		m.registry = membership.NewRegistry(membership.RegistryConfig{
+			Group: m.group, Conductor: m.conductor, Targets: targets, Log: zerolog.Nop(),
+		})
+		m.shards = New(Config{Conductor: m.conductor, Group: m.group, Registry: m.registry, Owners: owners, Log: zerolog.Nop(), Now: now})
 		t.Cleanup(m.shards.endTakeovers)
 		m.conductor.ServeBy(m.shards)
 		m.registry.SetWanted(m.shards.Wanted)
@@ -85,7 +87,7 @@ func (s *sharing) pass(d time.Duration) { s.clock.Add(int64(d)) }
 // round lets each replica beat and step once.
 func (s *sharing) round() {
 	for _, m := range s.members {
-		m.fleet.Beat(s.t.Context())
+		m.group.Beat(s.t.Context())
 		m.registry.Sync(s.t.Context())
 		m.shards.Step(s.t.Context())
 	}
@@ -348,9 +350,9 @@ func TestServingReplicaTakesOverFromOneThatHasMore(t *testing.T) {
 		return nil
 	}
 	s.members = []*member{other}
-	shared := first.fleet.Store()
+	shared := first.group.Store()
 	// its lease has ended
-	must.Succeed(t, shared.Client().ZAdd(t.Context(), shared.Key("replicas"), redis.Z{Score: 1, Member: first.fleet.ID()}).Err())
+	must.Succeed(t, shared.Client().ZAdd(t.Context(), shared.Key("replicas"), redis.Z{Score: 1, Member: first.group.ID()}).Err())
 	s.until("the other replica never serves alone", func() (string, bool) {
 		text, n := s.serving(shard)
 		return text + "; " + other.answer(shard), n == 1 && strings.Contains(other.answer(shard), "partial")
@@ -434,7 +436,7 @@ func TestHotShardGetsAnotherOwner(t *testing.T) {
 		for _, m := range s.members {
 			serves, follows := m.shards.Serves(hot) == nil,
 				m.conductor.Sources().Follows(registration.Key{Instance: "e0-0", Tenant: scope.DefaultTenant})
-			text, right = text+fmt.Sprintf("%s serves %v, follows %v\n", m.fleet.ID(), serves, follows), right && serves == follows
+			text, right = text+fmt.Sprintf("%s serves %v, follows %v\n", m.group.ID(), serves, follows), right && serves == follows
 		}
 		return text, right
 	})
@@ -480,7 +482,7 @@ func TestNewModelIsLeftWhereItHasNoOwner(t *testing.T) {
 				serves, follows := m.shards.Serves(shard) == nil, m.conductor.Sources().Follows(registration.Key{
 					Instance: "e-" + model, Tenant: scope.DefaultTenant,
 				})
-				text, right = text+fmt.Sprintf("; %s serves %v, follows %v", m.fleet.ID(), serves, follows), right && serves == follows
+				text, right = text+fmt.Sprintf("; %s serves %v, follows %v", m.group.ID(), serves, follows), right && serves == follows
 			}
 			return text, right
 		})

@@ -44,7 +44,7 @@ func (r *rates) addCounts(counts map[scope.Shard]uint64, now time.Time) {
 func (r *rates) roundedRate(s scope.Shard) float64 { return math.Round(r.rate[s]*10) / 10 }
 
 // roundCoarsely rounds a rate to a power of the root of two, and a small one to 0: replicas that read the
-// same fleet half a second apart compute the same owners.
+// same group half a second apart compute the same owners.
 func roundCoarsely(rate float64) float64 {
 	if rate < leastRate {
 		return 0

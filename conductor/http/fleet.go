@@ -7,7 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/conductor/access"
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/server"
 )
 
@@ -45,11 +45,11 @@ type followerRow struct {
 
 // fleetServices lists the sources of all replicas.
 func (a *api) fleetServices(g *gin.Context) (any, error) {
-	if a.opts.Fleet == nil {
+	if a.opts.Registry == nil {
 		return nil, errNoFleet
 	}
-	all, complete := a.opts.Fleet.List(g.Request.Context())
-	all = fleet.Redacted(all, access.View(a.conductor, g))
+	all, complete := a.opts.Registry.List(g.Request.Context())
+	all = membership.Redacted(all, access.View(a.conductor, g))
 	rows := make([]fleetRow, len(all))
 	for i, r := range all {
 		row := fleetRow{

@@ -11,7 +11,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/discovery"
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
@@ -26,17 +26,19 @@ func TestAnswersOfReplicasFitTheDocument(t *testing.T) {
 	opened, err := store.Open(store.Config{URL: shared.URL(), Name: "test", Timeout: time.Minute})
 	must.Succeed(t, err)
 	t.Cleanup(func() { opened.Close() })
-	members := fleet.New(fleet.Config{Store: opened, Replica: fleet.Replica{URL: "http://here", Weight: 1}, Log: zerolog.Nop()})
-	var registry *fleet.Registry
+	members := membership.New(membership.Config{
+		Store: opened, Replica: membership.Replica{URL: "http://here", Weight: 1}, Log: zerolog.Nop(),
+	})
+	var registry *membership.Registry
 	s := newServer(t, func(c *conductor.Conductor, o *admin.Options) {
 		targets := discovery.New(discovery.Options{Registry: c.Sources(), Log: zerolog.Nop()})
 		t.Cleanup(targets.Close)
-		registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: members, Conductor: c, Targets: targets, Log: zerolog.Nop()})
+		registry = membership.NewRegistry(membership.RegistryConfig{Group: members, Conductor: c, Targets: targets, Log: zerolog.Nop()})
 		hub := watch.New(watch.Config{Conductor: c, Version: "test", Store: func() *watch.Store {
 			return &watch.Store{Address: opened.Address(), Up: members.Status().Up, Members: []watch.Member{{ID: members.ID(), Self: true}}}
 		}})
 		t.Cleanup(hub.Close)
-		o.Dialect.Fleet, o.Dialect.Discovery, o.Watch = registry, targets, hub
+		o.Dialect.Registry, o.Dialect.Discovery, o.Watch = registry, targets, hub
 	})
 	step := func() {
 		members.Beat(t.Context())
@@ -71,7 +73,7 @@ func TestAnswersOfReplicasFitTheDocument(t *testing.T) {
 	}
 	must.Succeed(t, json.Unmarshal(s.do("GET", "/services?fleet=1", "").Body.Bytes(), &answer))
 	if rows := answer.Services; answer.Complete || len(rows) != 2 || rows[0].InstanceID != "a" || len(rows[0].Replicas) != 1 ||
-		rows[1].DPRank != -1 || rows[1].Replicas[0].State != fleet.StateAsked {
+		rows[1].DPRank != -1 || rows[1].Replicas[0].State != membership.StateAsked {
 		t.Errorf("%+v", answer)
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 )
@@ -34,8 +34,8 @@ type Options struct {
 	Admission *server.Admission
 	// Discovery asks engines where they publish; nil has none.
 	Discovery *discovery.Manager
-	// Fleet is the registry that replicas share; nil is none.
-	Fleet *fleet.Registry
+	// Registry is the registry that replicas share; nil is none.
+	Registry *membership.Registry
 	// Version is reported by /health.
 	Version string
 }

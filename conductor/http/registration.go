@@ -12,9 +12,9 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/discovery"
-	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
@@ -135,7 +135,7 @@ func (a *api) askEngine(g *gin.Context, t discovery.Target, replace bool) error 
 	if err := a.opts.Discovery.Add(t, replace); err != nil {
 		return err
 	}
-	a.opts.Fleet.Registered(fleet.Source{Registration: t.Registration, Discover: t.URL})
+	a.opts.Registry.Registered(membership.Source{Registration: t.Registration, Discover: t.URL})
 	return a.awaitDropped(g, t.Name())
 }
 
@@ -160,7 +160,7 @@ func (a *api) stopAsking(g *gin.Context, key registration.Key) (bool, error) {
 	for _, rank := range []int{discovery.AllRanks, key.Rank} {
 		key.Rank = rank
 		if a.opts.Discovery.Remove(key) {
-			a.opts.Fleet.Unregistered(fleet.Name{Key: key, Asked: true})
+			a.opts.Registry.Unregistered(membership.Name{Key: key, Asked: true})
 			return true, a.awaitDropped(g, key)
 		}
 	}

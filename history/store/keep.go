@@ -53,13 +53,13 @@ func (k *Keeper) Run(ctx context.Context) {
 	look := max(k.cfg.Interval/4, 100*time.Millisecond)
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	lost, up := k.cfg.Fleet.Status().Lost, false
+	lost, up := k.cfg.Group.Status().Lost, false
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-k.cfg.Fleet.Changed():
-			st := k.cfg.Fleet.Status()
+		case <-k.cfg.Group.Changed():
+			st := k.cfg.Group.Status()
 			again, news := st.Lost > lost, st.Up && !up
 			if lost, up = st.Lost, st.Up; again || news {
 				k.writeDue(ctx, again)
@@ -75,7 +75,7 @@ func (k *Keeper) Run(ctx context.Context) {
 func (k *Keeper) writeDue(ctx context.Context, again bool) {
 	all, now, err := k.readManifests(ctx)
 	if err != nil {
-		return // the fleet says so
+		return // the group logs it already
 	}
 	known := make(map[scope.Deployment]*manifest, len(all))
 	for i := range all {

@@ -2,7 +2,7 @@
 // settings call them the shelf.
 //
 //	deployment --history.Write--> chunks, each a key with a TTL   (one hash slot a deployment)
-//	                              manifest, once all are there    (the slot of the fleet)
+//	                              manifest, once all are there    (the slot of the group)
 //	manifest --> chunks --history.Read--> history.Loading
 //
 // Each snapshot is of one deployment, because that is what a replica takes over, and what one hash slot of a cluster
@@ -37,7 +37,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history"
 	"example.com/conductor/store"
@@ -45,7 +45,7 @@ import (
 
 // Config is what a Keeper is made of.
 type Config struct {
-	Fleet     *fleet.Fleet
+	Group     *membership.Group
 	Conductor *conductor.Conductor
 	// Key seals salts; NoKey leaves out what has one.
 	Key *history.SealingKey
@@ -112,7 +112,7 @@ func (k *Keeper) chunkKey(deployment, id string, n int) string {
 	return k.store().SpreadKey("shelf/"+deployment, "shelf:"+id+":"+strconv.Itoa(n))
 }
 
-func (k *Keeper) store() *store.Store { return k.cfg.Fleet.Store() }
+func (k *Keeper) store() *store.Store { return k.cfg.Group.Store() }
 
 // keys returns the keys that scripts get: manifests by the name of their deployment, the names by the moments of the
 // snapshots, and their bytes.
@@ -126,7 +126,7 @@ func (k *Keeper) lockKey(deployment string) string { return k.store().Key("shelf
 
 // checkStore returns why the store is not to be used, nil if it is.
 func (k *Keeper) checkStore() error {
-	switch st := k.cfg.Fleet.Status(); {
+	switch st := k.cfg.Group.Status(); {
 	case st.Refused:
 		return fmt.Errorf("the store is left alone: %s", st.Error)
 	case !st.Up:

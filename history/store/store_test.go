@@ -13,9 +13,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/image"
 	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -50,14 +50,14 @@ func memberOf(t *testing.T, at store.Config, id string, change func(*Config)) *m
 	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
 	t.Cleanup(c.Close)
 	cfg := Config{
-		Fleet:     fleet.New(fleet.Config{Store: connected, Replica: fleet.Replica{ID: id, Weight: 1}, Log: zerolog.Nop()}),
+		Group:     membership.New(membership.Config{Store: connected, Replica: membership.Replica{ID: id, Weight: 1}, Log: zerolog.Nop()}),
 		Conductor: c, Key: history.NoKey, MaxBytes: 1 << 30, Interval: time.Minute, TTL: time.Hour, Log: zerolog.Nop(), Chunk: 1000,
 	}
 	if change != nil {
 		change(&cfg)
 	}
 	m := &member{Keeper: New(cfg), t: t, c: c}
-	cfg.Fleet.Beat(t.Context())
+	cfg.Group.Beat(t.Context())
 	return m
 }
 

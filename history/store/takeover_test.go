@@ -65,13 +65,13 @@ func TestTakeoverFromStore(t *testing.T) {
 		t.Error(err)
 	}
 	server.Kill()
-	b.cfg.Fleet.Beat(t.Context())
+	b.cfg.Group.Beat(t.Context())
 	f("n", nil, 0, "", "the store is not there")
 	if st := b.Status(); b.now().Written != st.Written || len(st.Failed) != 0 {
 		t.Errorf("without the store: %+v", b.Status())
 	}
 	server.Run()
-	b.cfg.Fleet.Beat(t.Context())
+	b.cfg.Group.Beat(t.Context())
 	if st := b.now(); st.Written != 1 { // it writes deployments of registered sources alone
 		t.Errorf("%+v", st)
 	}

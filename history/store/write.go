@@ -113,7 +113,7 @@ func (k *Keeper) writeDeployment(ctx context.Context, d ingest.HeldDeployment, k
 		return errTaken
 	}
 	u.m = manifest{
-		ID: rand.Text(), Tenant: d.Tenant, Model: d.Model, BlockSize: d.BlockSize, At: at, Replica: k.cfg.Fleet.ID(), Synced: d.Synced,
+		ID: rand.Text(), Tenant: d.Tenant, Model: d.Model, BlockSize: d.BlockSize, At: at, Replica: k.cfg.Group.ID(), Synced: d.Synced,
 	}
 	began := time.Now()
 	if err := u.writeAll(d); err != nil {

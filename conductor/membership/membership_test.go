@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import (
 	"context"
@@ -28,10 +28,10 @@ func connected(t *testing.T, url string) *store.Store {
 }
 
 // member returns a replica that beats when the test says so.
-func member(t *testing.T, url, id string) *Fleet {
+func member(t *testing.T, url, id string) *Group {
 	t.Helper()
 	f := New(Config{Store: connected(t, url), Replica: Replica{ID: id, URL: "http://" + id, Weight: 1}, Lease: lease, Log: zerolog.Nop()})
-	f.Tell("shards", func() json.RawMessage { return json.RawMessage(`["` + id + `"]`) })
+	f.AddFacts("shards", func() json.RawMessage { return json.RawMessage(`["` + id + `"]`) })
 	return f
 }
 
@@ -93,8 +93,8 @@ func TestFleetHastens(t *testing.T) {
 			}
 			<-changed
 		}
-		a.Hasten()
-		a.Hasten()
+		a.BeatSoon()
+		a.BeatSoon()
 	}
 	end()
 	run.Wait()
@@ -184,11 +184,11 @@ func TestFleetRuns(t *testing.T) {
 // or away for longer than a lease, does not take the others for gone: each has a lease to beat in.
 func TestFleetWaitsForReplicasAfterALoss(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(*testing.T, *redistest.Server, *Fleet){
-		"emptied": func(t *testing.T, _ *redistest.Server, a *Fleet) {
+	for name, lose := range map[string]func(*testing.T, *redistest.Server, *Group){
+		"emptied": func(t *testing.T, _ *redistest.Server, a *Group) {
 			must.Succeed(t, a.Store().Client().FlushAll(t.Context()).Err())
 		},
-		"away": func(t *testing.T, server *redistest.Server, a *Fleet) {
+		"away": func(t *testing.T, server *redistest.Server, a *Group) {
 			server.Kill()
 			a.Beat(t.Context())
 			a.Beat(t.Context())
@@ -201,7 +201,7 @@ func TestFleetWaitsForReplicasAfterALoss(t *testing.T) {
 			a, b, c := member(t, server.URL(), "a"), member(t, server.URL(), "b"), member(t, server.URL(), "c")
 			ctx, now := t.Context(), time.Now()
 			a.cfg.Now = func() time.Time { return now }
-			for _, r := range []*Fleet{b, c, a} {
+			for _, r := range []*Group{b, c, a} {
 				r.Beat(ctx)
 			}
 			lose(t, server, a)

@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const forgotten = -1
 
 // runScript runs a script of the registry. It returns errOther if the store is not the one that the last beat met.
 func (g *Registry) runScript(ctx context.Context, script *redis.Script, keys []string, args ...any) ([]any, error) {
-	shared := g.cfg.Fleet.Store()
+	shared := g.cfg.Group.Store()
 	ctx, cancel := context.WithTimeout(ctx, shared.Timeout())
 	defer cancel()
 	for i := range keys {
@@ -61,15 +61,15 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 		case c.again != nil:
 			e.record, e.at = c.again.record, c.again.at
 		case c.source == nil:
-			e.record = record{Gone: true, By: g.cfg.Fleet.ID()}
+			e.record = record{Gone: true, By: g.cfg.Group.ID()}
 		default:
 			wire := c.source.Registration
-			e.record = record{By: g.cfg.Fleet.ID(), Configured: c.configured, Discover: c.source.Discover, Wire: &wire}
+			e.record = record{By: g.cfg.Group.ID(), Configured: c.configured, Discover: c.source.Discover, Wire: &wire}
 		}
 		if c.oldest {
 			e.at = 1
 		}
-		if was := g.known[n]; was != nil && was.By == g.cfg.Fleet.ID() {
+		if was := g.known[n]; was != nil && was.By == g.cfg.Group.ID() {
 			seen = was.at // changes of this replica follow each other
 		}
 		lasts := time.Duration(0)

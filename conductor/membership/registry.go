@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import (
 	"context"
@@ -35,7 +35,7 @@ const (
 
 // RegistryConfig is what a Registry is made of.
 type RegistryConfig struct {
-	Fleet     *Fleet
+	Group     *Group
 	Conductor *conductor.Conductor
 	Targets   *discovery.Manager
 	Log       zerolog.Logger
@@ -124,7 +124,7 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 	}
 	g := &Registry{
 		cfg: cfg, wake: make(chan struct{}, 1), revision: -1, known: make(map[Name]*entry), refused: make(map[string]uint64),
-		replicas: map[string]bool{cfg.Fleet.ID(): true},
+		replicas: map[string]bool{cfg.Group.ID(): true},
 		pending:  make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
 	}
 	cfg.Conductor.Share(func(r registration.Registration) { g.Registered(Source{Registration: r}) },
@@ -191,7 +191,7 @@ func (g *Registry) selectSources(f func(Name, *entry) bool) (all []registration.
 func (g *Registry) Run(ctx context.Context) {
 	defer func() { g.Sync(context.WithoutCancel(ctx)) }()
 	for {
-		changed := g.cfg.Fleet.Changed()
+		changed := g.cfg.Group.Changed()
 		g.Sync(ctx)
 		select {
 		case <-ctx.Done():
@@ -227,7 +227,7 @@ var errOther = errors.New("the store has changed since the last beat")
 func (g *Registry) Sync(ctx context.Context) error {
 	g.working.Lock()
 	defer g.working.Unlock()
-	st := g.cfg.Fleet.Status()
+	st := g.cfg.Group.Status()
 	if !st.Up {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import (
 	"cmp"
@@ -129,7 +129,7 @@ func (g *Registry) takeEntry(n Name, givesWay bool, why error) error {
 			switch {
 			case has:
 				by = registration.Registrar{Kind: registration.ByConfiguration}
-			case e.By == g.cfg.Fleet.ID(): // registered here, before a restart
+			case e.By == g.cfg.Group.ID(): // registered here, before a restart
 				by = registration.Registrar{Kind: registration.ByClient}
 			}
 			err = g.cfg.Conductor.Register(s.Registration, ingest.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true,

@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import "github.com/prometheus/client_golang/prometheus"
 

@@ -1,4 +1,5 @@
-// Package fleet knows the replicas of a deployment by the store that they share.
+// Package membership knows which replicas share a store, and the sources that they share. Together they are a
+// group; a fleet is always one of engines.
 //
 //	beat, each second --script--> store: version, run, leases of replicas, revision of the registry
 //	                  <----------        who is alive, and whether the store lost what it was told
@@ -9,7 +10,7 @@
 // before is unknown to it). In the last two, Lost grows: each replica writes its part again.
 //
 // Concurrency: all methods are safe for concurrent use. One goroutine calls Run.
-package fleet
+package membership
 
 import (
 	"cmp"
@@ -81,8 +82,8 @@ type Config struct {
 	Lease time.Duration
 }
 
-// Fleet is the membership of one replica.
-type Fleet struct {
+// Group is the membership of one replica.
+type Group struct {
 	cfg     Config
 	beat    uint64                            // number of the last beat; owned by Run
 	heard   uint64                            // number of the last one that was answered; owned by Run
@@ -98,7 +99,7 @@ type Fleet struct {
 }
 
 // New returns a Fleet. It asks nothing before Run.
-func New(cfg Config) *Fleet {
+func New(cfg Config) *Group {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -108,37 +109,37 @@ func New(cfg Config) *Fleet {
 		rand.Read(id[:])
 		cfg.Replica.ID = hex.EncodeToString(id[:])
 	}
-	return &Fleet{cfg: cfg, parts: make(map[string]func() json.RawMessage), soon: make(chan struct{}, 1), pause: Pause,
+	return &Group{cfg: cfg, parts: make(map[string]func() json.RawMessage), soon: make(chan struct{}, 1), pause: Pause,
 		status: Status{Since: cfg.Now()}, changed: make(chan struct{})}
 }
 
 // ID is the name of this replica.
-func (f *Fleet) ID() string { return f.cfg.Replica.ID }
+func (f *Group) ID() string { return f.cfg.Replica.ID }
 
-// Tell lets a part of the server add facts of a name to each beat. Call it before the first beat.
-func (f *Fleet) Tell(name string, facts func() json.RawMessage) {
+// AddFacts lets a part of the server add facts of a name to each beat. Call it before the first beat.
+func (f *Group) AddFacts(name string, facts func() json.RawMessage) {
 	f.parts[name] = facts
 }
 
-// Store is where the fleet meets.
-func (f *Fleet) Store() *store.Store { return f.cfg.Store }
+// Store returns the store that the replicas of the group share.
+func (f *Group) Store() *store.Store { return f.cfg.Store }
 
 // Status returns the state after the last beat. The slice is not to be changed.
-func (f *Fleet) Status() Status {
+func (f *Group) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.status
 }
 
 // Changed returns a channel that is closed by the next beat.
-func (f *Fleet) Changed() <-chan struct{} {
+func (f *Group) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.changed
 }
 
-// Hasten asks for a beat before the next one is due: this replica has news, or needs those of others.
-func (f *Fleet) Hasten() {
+// BeatSoon asks for a beat before the next one is due: this replica has news, or needs those of others.
+func (f *Group) BeatSoon() {
 	select {
 	case f.soon <- struct{}{}:
 	default: // it is asked for
@@ -146,7 +147,7 @@ func (f *Fleet) Hasten() {
 }
 
 // Run beats until ctx ends, then gives the lease back.
-func (f *Fleet) Run(ctx context.Context) {
+func (f *Group) Run(ctx context.Context) {
 	next, soonest := time.NewTimer(0), time.NewTimer(0)
 	defer next.Stop()
 	defer soonest.Stop()
@@ -212,7 +213,7 @@ return 1
 var errLayout = errors.New("a newer version of Conductor writes to this store")
 
 // Beat beats once.
-func (f *Fleet) Beat(ctx context.Context) {
+func (f *Group) Beat(ctx context.Context) {
 	status, err := f.sendBeat(ctx)
 	if ctx.Err() != nil && err != nil {
 		return
@@ -238,7 +239,7 @@ func (f *Fleet) Beat(ctx context.Context) {
 }
 
 // logChanges logs how a beat has changed the state of the store, and which replicas have come and gone.
-func (f *Fleet) logChanges(before, now *Status) {
+func (f *Group) logChanges(before, now *Status) {
 	log := &f.cfg.Log
 	switch {
 	case !now.Up && (before.Up || before.Error == ""):
@@ -269,7 +270,7 @@ func (f *Fleet) logChanges(before, now *Status) {
 }
 
 // sendBeat sends a beat, and returns what the store answers.
-func (f *Fleet) sendBeat(ctx context.Context) (Status, error) {
+func (f *Group) sendBeat(ctx context.Context) (Status, error) {
 	me := f.cfg.Replica
 	me.Facts = make(map[string]json.RawMessage, len(f.parts))
 	for name, facts := range f.parts {
@@ -310,7 +311,7 @@ func (f *Fleet) sendBeat(ctx context.Context) (Status, error) {
 
 // awaitReplicas adds the replicas that were there before the store was emptied or away, and have not beaten since.
 // Each has a lease, as the first beat finds the others in no store: they are not gone.
-func (f *Fleet) awaitReplicas(before, now *Status) {
+func (f *Group) awaitReplicas(before, now *Status) {
 	at := f.cfg.Now()
 	if now.Lost > before.Lost || !before.Up {
 		for _, r := range before.Replicas {
@@ -363,7 +364,7 @@ func parseAnswer(answer []any, at time.Time) (run string, heard uint64, revision
 }
 
 // giveBackLease gives the lease back.
-func (f *Fleet) giveBackLease(ctx context.Context) {
+func (f *Group) giveBackLease(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Store.Timeout())
 	defer cancel()
 	key := f.cfg.Store.Key

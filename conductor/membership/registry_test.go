@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import (
 	"errors"
@@ -24,7 +24,7 @@ import (
 // peer is a replica with a Conductor, which beats when the test says so.
 type peer struct {
 	t         *testing.T
-	members   *Fleet
+	members   *Group
 	conductor *conductor.Conductor
 	registry  *Registry
 	clients   conductor.View
@@ -39,7 +39,7 @@ func newPeer(t *testing.T, url, id string, change ...func(*conductor.Options)) *
 }
 
 // peerOf is newPeer for a membership that is made.
-func peerOf(t *testing.T, members *Fleet, change ...func(*conductor.Options)) *peer {
+func peerOf(t *testing.T, members *Group, change ...func(*conductor.Options)) *peer {
 	t.Helper()
 	p := &peer{t: t, members: members, now: time.Unix(1_800_000_000, 0)}
 	opts := conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}}
@@ -50,7 +50,7 @@ func peerOf(t *testing.T, members *Fleet, change ...func(*conductor.Options)) *p
 	t.Cleanup(p.conductor.Close)
 	targets := discovery.New(discovery.Options{Registry: p.conductor.Sources(), Bounds: p.conductor.Sources().Bounds, Log: zerolog.Nop()})
 	t.Cleanup(targets.Close)
-	p.registry = NewRegistry(RegistryConfig{Fleet: p.members, Conductor: p.conductor, Targets: targets, Log: zerolog.New(&p.log),
+	p.registry = NewRegistry(RegistryConfig{Group: p.members, Conductor: p.conductor, Targets: targets, Log: zerolog.New(&p.log),
 		Now: func() time.Time { return p.now }})
 	p.clients = p.conductor.For(conductor.Reader{Secrets: true, Causes: true})
 	return p

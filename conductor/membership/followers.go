@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import (
 	"cmp"
@@ -88,7 +88,7 @@ func (g *Registry) writeFollowed(ctx context.Context, st *Status) error {
 	if err != nil || string(text) == g.told {
 		return err
 	}
-	if _, err := g.runScript(ctx, telling, []string{"run", "follows"}, st.Run, g.cfg.Fleet.ID(), text); err != nil {
+	if _, err := g.runScript(ctx, telling, []string{"run", "follows"}, st.Run, g.cfg.Group.ID(), text); err != nil {
 		return err
 	}
 	g.told, g.toldAt = string(text), now
@@ -98,10 +98,10 @@ func (g *Registry) writeFollowed(ctx context.Context, st *Status) error {
 // readFollowers reads from the store what all replicas follow, at most once in freshFor. It returns false if the store is not
 // reached: then the result is as old as its last answer.
 func (g *Registry) readFollowers(ctx context.Context) (map[string]map[string][]Name, bool) {
-	f, shared := &g.followers, g.cfg.Fleet.Store()
+	f, shared := &g.followers, g.cfg.Group.Store()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	up := g.cfg.Fleet.Status().Up
+	up := g.cfg.Group.Status().Up
 	if now := g.cfg.Now(); up && (f.read.IsZero() || now.Sub(f.read) >= freshFor) {
 		ctx, cancel := context.WithTimeout(ctx, shared.Timeout())
 		defer cancel()
@@ -127,7 +127,7 @@ func (g *Registry) List(ctx context.Context) (rows []Row, complete bool) {
 	if told == nil {
 		told = make(map[string]map[string][]Name)
 	}
-	told[g.cfg.Fleet.ID()] = g.followedByState()
+	told[g.cfg.Group.ID()] = g.followedByState()
 	all := make(map[Name]*Row)
 	g.mu.Lock()
 	for n, e := range g.known {
@@ -137,9 +137,9 @@ func (g *Registry) List(ctx context.Context) (rows []Row, complete bool) {
 		}
 	}
 	g.mu.Unlock()
-	alive := append([]Replica{}, g.cfg.Fleet.Status().Replicas...)
-	if !slices.ContainsFunc(alive, func(r Replica) bool { return r.ID == g.cfg.Fleet.ID() }) {
-		alive = append(alive, g.cfg.Fleet.cfg.Replica)
+	alive := append([]Replica{}, g.cfg.Group.Status().Replicas...)
+	if !slices.ContainsFunc(alive, func(r Replica) bool { return r.ID == g.cfg.Group.ID() }) {
+		alive = append(alive, g.cfg.Group.cfg.Replica)
 	}
 	for _, r := range alive {
 		for state, names := range told[r.ID] {
@@ -185,6 +185,6 @@ func (g *Registry) Store() (up bool, since time.Time, known bool) {
 	if g == nil {
 		return false, time.Time{}, false
 	}
-	st := g.cfg.Fleet.Status()
+	st := g.cfg.Group.Status()
 	return st.Up, st.Since, true
 }

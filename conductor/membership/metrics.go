@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import "github.com/prometheus/client_golang/prometheus"
 
@@ -11,10 +11,10 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (f *Fleet) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, ch) }
+func (f *Group) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, ch) }
 
 // Collect implements prometheus.Collector.
-func (f *Fleet) Collect(ch chan<- prometheus.Metric) {
+func (f *Group) Collect(ch chan<- prometheus.Metric) {
 	st, up := f.Status(), 0.0
 	if st.Up {
 		up = 1

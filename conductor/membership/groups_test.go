@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ import (
 )
 
 // grouped returns a replica whose store is a cluster, or is found by Sentinels.
-func grouped(t *testing.T, cfg store.Config) *Fleet {
+func grouped(t *testing.T, cfg store.Config) *Group {
 	t.Helper()
 	cfg.Name, cfg.Timeout = "test", time.Minute
 	s, err := store.Open(cfg)
@@ -23,7 +23,7 @@ func grouped(t *testing.T, cfg store.Config) *Fleet {
 }
 
 // beatUntil beats until the state is right.
-func (f *Fleet) beatUntil(t *testing.T, what string, right func(*Status) bool) {
+func (f *Group) beatUntil(t *testing.T, what string, right func(*Status) bool) {
 	t.Helper()
 	deadline := time.After(5 * time.Minute)
 	for {

@@ -1,4 +1,4 @@
-package fleet
+package membership
 
 import "github.com/redis/go-redis/v9"
 
