@@ -37,7 +37,7 @@ func clientBehind(sender *Client, h http.Header) (c *Client, forwarded bool, why
 	if sender.Roles&Peer == 0 || text == "" || h.Get(forward.ForwardedHeader) == "" {
 		return sender, false, nil
 	}
-	if c = heard.readClient(text); c == nil {
+	if c = described.readClient(text); c == nil {
 		return sender, false, errTold
 	}
 	if !sender.Tenants.All() { // it vouches for its own tenants
@@ -51,8 +51,8 @@ func clientBehind(sender *Client, h http.Header) (c *Client, forwarded bool, why
 	return c, true, nil
 }
 
-// heard remembers the clients that other replicas describe, because usually a few clients send most queries.
-var heard = memo{clients: make(map[string]*Client)}
+// described remembers the clients that other replicas describe, because usually a few clients send most queries.
+var described = memo{clients: make(map[string]*Client)}
 
 // memo maps what replicas say of clients to the clients. It keeps up to maxHeard texts of up to longHeard bytes.
 type memo struct {

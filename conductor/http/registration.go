@@ -38,7 +38,7 @@ func shapeOfRegistrations() body.Shape {
 }
 
 // registration reads a registration, the URL of the engine that is to be asked for what it lacks, and whether the engine
-// or its events are to tell the block size. Fields that are required come first, so that a client hears of those first.
+// or its events are to tell the block size. Fields that are required come first, so that errors name those first.
 func (f *fields) registration() (r registration.Registration, discover string, auto bool) {
 	discover = f.text("discover")
 	asks, publishes := discover != "", f.text("events") == ""

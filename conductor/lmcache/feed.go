@@ -12,7 +12,7 @@ import (
 
 // Reasons why a feed does not know all that its emitter holds.
 const (
-	Unheard = "history_unknown"   // batches before the first that came, or the content of a shared storage
+	Unknown = "history_unknown"   // batches before the first that came, or the content of a shared storage
 	Gap     = "gap_unrecoverable" // batches in between
 )
 
@@ -36,7 +36,7 @@ const (
 	flushEvents = 1 << 15
 )
 
-// Feed is what one source hears: the entries of one emitter and one model.
+// Feed is what one source gets: the entries of one emitter and one model.
 type Feed struct {
 	Emitter, Model string
 	To             Receiver
@@ -56,7 +56,7 @@ type Feed struct {
 // NewFeed returns the feed of a source whose blocks have blockSize tokens. limit bounds the bytes for
 // its chunks.
 func NewFeed(emitter, model string, to Receiver, limit int64, blockSize int) *Feed {
-	f := &Feed{Emitter: emitter, Model: model, To: to, book: newBook(limit, blockSize), lost: Unheard, sent: make(map[string]bool)}
+	f := &Feed{Emitter: emitter, Model: model, To: to, book: newBook(limit, blockSize), lost: Unknown, sent: make(map[string]bool)}
 	f.enc = msgpack.NewEncoder(&f.events)
 	f.enc.UseCompactInts(true)
 	return f
@@ -72,7 +72,7 @@ func (f *Feed) shared() bool {
 func (f *Feed) beginBatch(b *Batch, a admission, p *attachments) {
 	if f.To.Renew() {
 		f.book.clearTier("", p.removeChunk)
-		f.lost, f.told = Unheard, false
+		f.lost, f.told = Unknown, false
 	}
 	switch {
 	case f.shared():

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// claim is what a feed hears of.
+// claim is the emitter and the model whose entries a feed gets.
 type claim struct{ emitter, model string }
 
 // Hub takes the batches of the instances of one tenant.
@@ -57,7 +57,7 @@ func (h *Hub) Remove(f *Feed) {
 	delete(h.chains, f.Model)
 }
 
-// Empty reports whether no feed hears of anything.
+// Empty reports whether the hub has no feed.
 func (h *Hub) Empty() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

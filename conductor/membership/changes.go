@@ -18,7 +18,7 @@ type change struct {
 	oldest     bool   // every other change counts more
 }
 
-// Registered hears that a client registered a source here.
+// Registered is called when a client registered a source here.
 func (g *Registry) Registered(s Source) {
 	if g == nil {
 		return
@@ -35,7 +35,7 @@ func (g *Registry) Registered(s Source) {
 	g.queueChange(n, &change{source: &s})
 }
 
-// Unregistered hears that a client unregistered an entry here.
+// Unregistered is called when a client unregistered an entry here.
 func (g *Registry) Unregistered(n Name) {
 	if g == nil {
 		return
@@ -46,7 +46,7 @@ func (g *Registry) Unregistered(n Name) {
 	g.queueChange(n, new(change))
 }
 
-// Configured hears that the configuration of this replica has a source.
+// Configured is called when the configuration of this replica has a source.
 func (g *Registry) Configured(s Source) {
 	if g == nil {
 		return
@@ -68,7 +68,7 @@ func (g *Registry) Configured(s Source) {
 	}
 }
 
-// Unconfigured hears that the configuration has lost it. The entry stays while another replica
+// Unconfigured is called when the configuration has lost it. The entry stays while another replica
 // confirms it: then this one follows it again.
 func (g *Registry) Unconfigured(n Name) {
 	if g == nil {

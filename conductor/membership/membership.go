@@ -6,7 +6,7 @@
 //
 // A beat renews the lease of this replica, by the clock of the store: the clocks of replicas may
 // differ. It tells three accidents of the store apart: it cannot be reached (Status.Up), it is
-// empty (Status.Run changes), or it took over from another one that had heard more (the beat
+// empty (Status.Run changes), or it took over from another one that had received more (the beat
 // before is unknown to it). In the last two, Lost grows: each replica writes its part again.
 //
 // Concurrency: all methods are safe for concurrent use. One goroutine calls Run.
@@ -84,14 +84,14 @@ type Config struct {
 
 // Group is the membership of one replica.
 type Group struct {
-	cfg     Config
-	beat    uint64                            // number of the last beat; owned by Run
-	heard   uint64                            // number of the last one that was answered; owned by Run
-	extra   bool                              // the beat under way is hastened; owned by Run
-	awaited []Replica                         // that are to beat again after a loss; owned by Run
-	parts   map[string]func() json.RawMessage // set before the first beat
-	soon    chan struct{}                     // has a value once a beat is asked for
-	pause   time.Duration                     // Pause, but in tests
+	cfg      Config
+	beat     uint64                            // number of the last beat; owned by Run
+	answered uint64                            // number of the last one that was answered; owned by Run
+	extra    bool                              // the beat under way is hastened; owned by Run
+	awaited  []Replica                         // that are to beat again after a loss; owned by Run
+	parts    map[string]func() json.RawMessage // set before the first beat
+	soon     chan struct{}                     // has a value once a beat is asked for
+	pause    time.Duration                     // Pause, but in tests
 
 	mu      sync.Mutex
 	status  Status        // guarded by mu
@@ -297,14 +297,14 @@ func (f *Group) sendBeat(ctx context.Context) (Status, error) {
 	if !f.extra {
 		now.Due++
 	}
-	var heard uint64
-	if now.Run, heard, now.Revision, now.Replicas, err = parseAnswer(answer, f.cfg.Now()); err != nil {
+	var last uint64
+	if now.Run, last, now.Revision, now.Replicas, err = parseAnswer(answer, f.cfg.Now()); err != nil {
 		return Status{}, err
 	}
-	if before.Run != "" && (now.Run != before.Run || heard != 0 && heard < f.heard || now.Revision < before.Revision) {
+	if before.Run != "" && (now.Run != before.Run || last != 0 && last < f.answered || now.Revision < before.Revision) {
 		now.Lost++
 	}
-	f.heard = f.beat
+	f.answered = f.beat
 	f.awaitReplicas(&before, &now)
 	return now, nil
 }
@@ -334,14 +334,14 @@ func (r Replica) same(as Replica) bool { return r.ID == as.ID }
 func byID(a, b Replica) int { return strings.Compare(a.ID, b.ID) }
 
 // parseAnswer reads the answer of a beat: the layout, the run, the beat of this replica that the store
-// heard before (0 for none), the revision, what the replicas say, the time of the store and the ends
+// beat before (0 for none), the revision, what the replicas say, the time of the store and the ends
 // of the leases.
-func parseAnswer(answer []any, at time.Time) (run string, heard uint64, revision int64, all []Replica, err error) {
+func parseAnswer(answer []any, at time.Time) (run string, last uint64, revision int64, all []Replica, err error) {
 	if len(answer) != 7 {
 		return "", 0, 0, nil, fmt.Errorf("a beat is answered by %d values", len(answer))
 	}
 	run, _ = answer[1].(string)
-	heard, _ = strconv.ParseUint(fmt.Sprint(answer[2]), 10, 64)
+	last, _ = strconv.ParseUint(fmt.Sprint(answer[2]), 10, 64)
 	revision, _ = strconv.ParseInt(fmt.Sprint(answer[3]), 10, 64)
 	says, _ := answer[4].([]any)
 	clock, _ := answer[5].(int64)
@@ -360,7 +360,7 @@ func parseAnswer(answer []any, at time.Time) (run string, heard uint64, revision
 		all = append(all, r)
 	}
 	slices.SortFunc(all, byID)
-	return run, heard, revision, all, nil
+	return run, last, revision, all, nil
 }
 
 // giveBackLease gives the lease back.

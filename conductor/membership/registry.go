@@ -117,7 +117,7 @@ func (e *entry) describes(s *Source) bool {
 	return own.equal(s)
 }
 
-// NewRegistry returns a Registry. It hears of clients from now on, and asks nothing before Run.
+// NewRegistry returns a Registry. It takes changes from now on, and asks nothing before Run.
 func NewRegistry(cfg RegistryConfig) *Registry {
 	if cfg.Now == nil {
 		cfg.Now = time.Now

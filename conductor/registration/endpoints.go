@@ -7,8 +7,8 @@ import (
 )
 
 // LMCache is a pool with tokens: its emitters announce chunks of a prompt. An emitter is an instance of LMCache, for its
-// own memory and storage, or a storage that several share (pool:fs). A source is one emitter and one model, and hears of
-// it in one of two ways:
+// own memory and storage, or a storage that several share (pool:fs). A source is one emitter and one model, whose
+// events come in one of two ways:
 //
 //	endpoint tcp://coordinator:port  topic kv@instance_id@modelname, one sequence over all topics
 //	endpoint push:                   POST /lmcache/events
@@ -88,7 +88,7 @@ func (r *Registration) sequenceWord() string {
 	return SequenceOwn
 }
 
-// normalizeSequence brings the way in which the source hears of events to its canonical form.
+// normalizeSequence writes Sequence in its canonical form.
 func (r *Registration) normalizeSequence(bad *faults) {
 	switch {
 	case r.IsPushed() && r.Type != TypeLMCache:

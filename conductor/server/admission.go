@@ -30,7 +30,7 @@ type Admission struct {
 	bound   atomic.Pointer[admissionBound]
 }
 
-// admissionBound is how long queries wait, and what those hear that wait longer.
+// admissionBound is how long queries wait, and the error for those that would wait longer.
 type admissionBound struct {
 	wait   time.Duration
 	tooFew error // ErrBusy, with the bound

@@ -63,7 +63,7 @@ func New(log zerolog.Logger, status func() stream.Status, staleAfter time.Durati
 	return &Log{log: log, status: status, stale: staleAfter, state: stream.Connecting, since: time.Now()}
 }
 
-// Change notes what stream.Config.OnState hears. A source begins as connecting, without a line.
+// Change records a change of state; it is called as stream.Config.OnState is. A source begins as connecting, without a line.
 func (l *Log) Change(state stream.State, reason string) {
 	if l == nil {
 		return

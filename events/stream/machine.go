@@ -34,7 +34,7 @@ type machineConfig struct {
 	decode func([]byte) (events.Batch, error)
 
 	decodePart func([]byte) (events.Batch, error)
-	refused    func(epoch, seq uint64, payload []byte) // hears of what decode refuses; may be nil
+	refused    func(epoch, seq uint64, payload []byte) // called with what decode refuses; may be nil
 }
 
 // machine puts the batches of one publisher in order.

@@ -170,10 +170,10 @@ type Config struct {
 	// ReplayFlow names whose share of Replays the stream takes.
 	ReplayFlow string
 
-	// OnState, if set, hears of every change of state and reason, OnUndecodable
-	// of every batch that Decode refuses; payload is never written to again. Both
+	// OnState, if set, is called after each change of state and reason, OnUndecodable
+	// with each batch that Decode refuses; payload is never written to again. Both
 	// are called by the goroutine that calls Next, before the step that follows.
-	// Stale is not told: it is Connecting for long.
+	// OnState is not called for Stale, which is Connecting for a long time.
 	OnState       func(state State, reason string)
 	OnUndecodable func(epoch, seq uint64, payload []byte)
 }

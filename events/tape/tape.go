@@ -64,11 +64,11 @@ type Options struct {
 	// Use says what of a server the directory is, for the error when another one has it; "journal" when empty.
 	Use string
 
-	// Report, if set, hears of the first of consecutive errors of the disk, and
-	// nil once writing works again.
+	// Report, if set, is called with the first of consecutive errors of the disk, and
+	// with nil once writing works again.
 	Report func(error)
-	// Evict, if set, hears of each batch that leaves the memory of a source to make room for newer ones, oldest first,
-	// from the call that records the newer one, after that is in the memory. The payload stays valid. It is not called for
+	// Evict, if set, is called with each batch that leaves the memory of a source to make room for newer ones, oldest
+	// first, from the call that records the newer one, after that is in the memory. The payload stays valid. It is not called for
 	// what a Reset drops.
 	Evict func(*Record)
 

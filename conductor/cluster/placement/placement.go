@@ -93,7 +93,7 @@ func Assign(shards []Shard, replicas []Replica, opts Options) map[string][]strin
 		p.keepOwners()
 		p.fillOwners()
 		for range maxRounds {
-			if home, relieved := p.goHome(), p.relieveReplicas(); !home && !relieved {
+			if moved, relieved := p.moveToBestRanked(), p.relieveReplicas(); !moved && !relieved {
 				break
 			}
 		}

@@ -114,9 +114,9 @@ func (p *plan) fillOwners() {
 	}
 }
 
-// goHome moves copies from their worst ranked owner to one of the best ranked replicas that
+// moveToBestRanked moves copies from their worst ranked owner to one of the best ranked replicas that
 // has room again, or is new. It reports whether any moved.
-func (p *plan) goHome() (moved bool) {
+func (p *plan) moveToBestRanked() (moved bool) {
 	for _, s := range p.heavy {
 		for _, r := range p.rank[s][:p.want[s]] {
 			if p.load[r]+p.copies[s] <= p.home[r] && !slices.Contains(p.owners[s], r) {
