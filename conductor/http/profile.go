@@ -68,8 +68,8 @@ type profileRow struct {
 	ExtraKeys       string `json:"extra_keys,omitempty"`
 }
 
-// rowOf shows a profile, nil where there is none.
-func rowOf(p registration.HashProfile) *profileRow {
+// profileOf shows a profile, nil where there is none.
+func profileOf(p registration.HashProfile) *profileRow {
 	if p == (registration.HashProfile{}) {
 		return nil
 	}

@@ -130,46 +130,8 @@ func (a *api) services(g *gin.Context) (any, error) {
 	}
 	all := access.View(a.conductor, g).Services()
 	rows := make([]serviceRow, len(all))
-	for i, s := range all {
-		rows[i] = serviceRow{
-			Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type,
-			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
-			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves, Aliases: s.Aliases,
-			Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
-			HashProfile: rowOf(s.Profile), Sequence: s.Sequence,
-			Events: s.Registration.Events, CapacityBlocks: s.CapacityBlocks, Approximate: s.Approximate,
-			Registered: s.By.Kind, RegisteredBy: s.By.Name, RegisteredAt: s.By.At.UTC(),
-			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
-			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
-			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
-			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
-			Expected: expectedOf(s.Expected),
-		}
-		if s.AsksSnapshots {
-			rows[i].EngineSnapshots = &engineSnapshots{s.SnapshotState, s.SnapshotBlocks, s.Snapshots, s.SnapshotFailures, s.SnapshotReason}
-		}
-		if s.TTL > 0 {
-			rows[i].TTL = s.TTL.String()
-		}
-		for medium, ttl := range s.MediaTTL {
-			if rows[i].MediaTTL == nil {
-				rows[i].MediaTTL = make(map[string]string)
-			}
-			rows[i].MediaTTL[medium] = ttl.String()
-		}
-		if s.Type == registration.TypeMooncake {
-			rows[i].Objects = &s.Objects
-		}
-		if s.Age >= 0 {
-			ms := s.Age.Milliseconds()
-			rows[i].AgeMs = &ms
-		}
-		for _, f := range s.Findings {
-			rows[i].Findings = append(rows[i].Findings, findingRow{f.Code, string(f.Severity()), f.Message, f.Since})
-		}
-		for _, n := range s.Dropped {
-			rows[i].Dropped += n
-		}
+	for i := range all {
+		rows[i] = rowOf(&all[i])
 	}
 	out := gin.H{"count": len(rows), "services": rows}
 	if asked := a.asked(access.View(a.conductor, g)); len(asked) > 0 {
@@ -182,6 +144,50 @@ func (a *api) services(g *gin.Context) (any, error) {
 		out["unclaimed"] = all
 	}
 	return out, nil
+}
+
+// rowOf returns the row of a source.
+func rowOf(s *status.Source) serviceRow {
+	row := serviceRow{
+		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type,
+		ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
+		BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves, Aliases: s.Aliases,
+		Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
+		HashProfile: profileOf(s.Profile), Sequence: s.Sequence,
+		Events: s.Registration.Events, CapacityBlocks: s.CapacityBlocks, Approximate: s.Approximate,
+		Registered: s.By.Kind, RegisteredBy: s.By.Name, RegisteredAt: s.By.At.UTC(),
+		State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
+		Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
+		Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
+		DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
+		Expected: expectedOf(s.Expected),
+	}
+	if s.AsksSnapshots {
+		row.EngineSnapshots = &engineSnapshots{s.SnapshotState, s.SnapshotBlocks, s.Snapshots, s.SnapshotFailures, s.SnapshotReason}
+	}
+	if s.TTL > 0 {
+		row.TTL = s.TTL.String()
+	}
+	for medium, ttl := range s.MediaTTL {
+		if row.MediaTTL == nil {
+			row.MediaTTL = make(map[string]string)
+		}
+		row.MediaTTL[medium] = ttl.String()
+	}
+	if s.Type == registration.TypeMooncake {
+		row.Objects = &s.Objects
+	}
+	if s.Age >= 0 {
+		ms := s.Age.Milliseconds()
+		row.AgeMs = &ms
+	}
+	for _, f := range s.Findings {
+		row.Findings = append(row.Findings, findingRow{f.Code, string(f.Severity()), f.Message, f.Since})
+	}
+	for _, n := range s.Dropped {
+		row.Dropped += n
+	}
+	return row
 }
 
 // askedRow is one engine, or fleet of them, that is asked where it publishes.
