@@ -57,21 +57,3 @@ func (f *fields) profile() registration.HashProfile {
 	}
 	return r.Profile
 }
-
-// profileRow is the hash profile of a row of /services.
-type profileRow struct {
-	Strategy        string `json:"strategy"`
-	Algorithm       string `json:"algorithm"`
-	PythonHashSeed  string `json:"python_hash_seed"`
-	RootDigest      string `json:"root_digest"`
-	IndexProjection string `json:"index_projection"`
-	ExtraKeys       string `json:"extra_keys,omitempty"`
-}
-
-// profileOf shows a profile, nil where there is none.
-func profileOf(p registration.HashProfile) *profileRow {
-	if p == (registration.HashProfile{}) {
-		return nil
-	}
-	return &profileRow{p.Strategy, p.Algorithm, p.PythonHashSeed, p.RootDigest, p.IndexProjection, p.ExtraKeys}
-}

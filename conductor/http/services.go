@@ -10,116 +10,9 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/invalid"
-	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/status"
-	"example.com/conductor/events"
 )
-
-// serviceRow is one row of /services. The upper-case names are the published
-// ones.
-type serviceRow struct {
-	Endpoint         string
-	ReplayEndpoint   string
-	SnapshotEndpoint string `json:",omitempty"`
-	Type             string
-	ModelName        string
-	LoraName         string
-	TenantID         string
-	InstanceID       string
-	BlockSize        int
-	DPRank           int
-	AdditionalSalt   string
-	Serves           []string          `json:",omitempty"` // a pool's instances; none for all
-	Aliases          []string          `json:",omitempty"` // further names of the model
-	Copies           string            `json:",omitempty"` // where it is not stream.copies
-	Reports          string            `json:",omitempty"` // as registered
-	Owned            string            `json:",omitempty"` // drop
-	Clear            string            `json:",omitempty"` // device
-	MayAnnounce      []string          `json:",omitempty"` // tenants besides TenantID
-	HashProfile      *profileRow       `json:",omitempty"`
-	Sequence         string            `json:",omitempty"` // where it is not that of Type
-	Events           string            `json:",omitempty"` // none
-	CapacityBlocks   int               `json:",omitempty"` // of an engine that publishes nothing
-	Approximate      string            `json:",omitempty"` // count
-	TTL              string            `json:",omitempty"` // of media that have none of their own
-	MediaTTL         map[string]string `json:",omitempty"` // by medium
-
-	Registered   string // by what: configuration, client, discovery, replica or peer
-	RegisteredBy string // name of the client, URL that was asked, or id of the replica; empty for a client that may not see endpoints
-	RegisteredAt time.Time
-
-	State   string
-	Reason  string
-	Epoch   uint64
-	LastSeq *uint64
-	Blocks  int
-	Orphans int
-	Objects *int   `json:",omitempty"` // of a pool
-	AgeMs   *int64 // since the last batch, null before the first
-	// HistoryFrom is engine_snapshot, snapshot, peer, shelf, replay, live or reports.
-	HistoryFrom     string
-	EngineSnapshots *engineSnapshots `json:",omitempty"` // of a source with SnapshotEndpoint
-	Gaps            uint64
-	Replayed        uint64
-	Restarts        uint64
-	Overruns        uint64
-	Duplicates      uint64
-	Reconnects      uint64
-	Dropped         uint64
-	DroppedBy       map[events.Reason]uint64
-	LastError       string
-	Findings        []findingRow
-	Expected        *expectedRow `json:",omitempty"` // of an instance that routers report prompts for
-}
-
-// expectedRow is how good the expectations of the instance were, in tokens.
-type expectedRow struct {
-	Prompts                                                           uint64
-	Tokens, Confirmed, Expired, TakenBack, Dropped, Evicted, Pending  uint64
-	ConfirmedShare, DelayP50Seconds, DelayP90Seconds, DelayP99Seconds *float64 // null while none is known
-	TTLSeconds                                                        *float64 // null where blocks stay until there is no room
-}
-
-func expectedOf(e *status.Expectations) *expectedRow {
-	if e == nil {
-		return nil
-	}
-	row := &expectedRow{
-		Prompts: e.Prompts, Tokens: e.Expected, Confirmed: e.Confirmed, Expired: e.Expired, TakenBack: e.TakenBack, Dropped: e.Dropped,
-		Evicted: e.Evicted,
-		Pending: e.Pending,
-	}
-	if ttl := e.TTL.Seconds(); ttl > 0 {
-		row.TTLSeconds = &ttl
-	}
-	if share, known := e.Share(); known {
-		row.ConfirmedShare = &share
-	}
-	for i, to := range []**float64{&row.DelayP50Seconds, &row.DelayP90Seconds, &row.DelayP99Seconds} {
-		if s := e.Delay[i].Seconds(); s > 0 {
-			*to = &s
-		}
-	}
-	return row
-}
-
-// engineSnapshots are the requests for snapshots of the engine.
-type engineSnapshots struct {
-	State   string // waiting, applying, applied or failed
-	Blocks  int    // that the last snapshot left
-	Applied uint64
-	Failed  map[string]uint64 // by reason
-	Reason  string            // why the last request failed; empty after a snapshot
-}
-
-// findingRow is one finding of the doctor.
-type findingRow struct {
-	Code     string
-	Severity string // error, warning or info
-	Message  string
-	Since    time.Time
-}
 
 // services lists the registered sources: GET /services, or those of all replicas: GET /services?fleet=1.
 func (a *api) services(g *gin.Context) (any, error) {
@@ -129,9 +22,9 @@ func (a *api) services(g *gin.Context) (any, error) {
 		return a.fleetServices(g)
 	}
 	all := access.View(a.conductor, g).Services()
-	rows := make([]serviceRow, len(all))
+	rows := make([]status.Service, len(all))
 	for i := range all {
-		rows[i] = rowOf(&all[i])
+		rows[i] = all[i].Service()
 	}
 	out := gin.H{"count": len(rows), "services": rows}
 	if asked := a.asked(access.View(a.conductor, g)); len(asked) > 0 {
@@ -144,50 +37,6 @@ func (a *api) services(g *gin.Context) (any, error) {
 		out["unclaimed"] = all
 	}
 	return out, nil
-}
-
-// rowOf returns the row of a source.
-func rowOf(s *status.Source) serviceRow {
-	row := serviceRow{
-		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type,
-		ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
-		BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves, Aliases: s.Aliases,
-		Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
-		HashProfile: profileOf(s.Profile), Sequence: s.Sequence,
-		Events: s.Registration.Events, CapacityBlocks: s.CapacityBlocks, Approximate: s.Approximate,
-		Registered: s.By.Kind, RegisteredBy: s.By.Name, RegisteredAt: s.By.At.UTC(),
-		State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
-		Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
-		Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
-		DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
-		Expected: expectedOf(s.Expected),
-	}
-	if s.AsksSnapshots {
-		row.EngineSnapshots = &engineSnapshots{s.SnapshotState, s.SnapshotBlocks, s.Snapshots, s.SnapshotFailures, s.SnapshotReason}
-	}
-	if s.TTL > 0 {
-		row.TTL = s.TTL.String()
-	}
-	for medium, ttl := range s.MediaTTL {
-		if row.MediaTTL == nil {
-			row.MediaTTL = make(map[string]string)
-		}
-		row.MediaTTL[medium] = ttl.String()
-	}
-	if s.Type == registration.TypeMooncake {
-		row.Objects = &s.Objects
-	}
-	if s.Age >= 0 {
-		ms := s.Age.Milliseconds()
-		row.AgeMs = &ms
-	}
-	for _, f := range s.Findings {
-		row.Findings = append(row.Findings, findingRow{f.Code, string(f.Severity()), f.Message, f.Since})
-	}
-	for _, n := range s.Dropped {
-		row.Dropped += n
-	}
-	return row
 }
 
 // askedRow is one engine, or fleet of them, that is asked where it publishes.

@@ -55,7 +55,7 @@ func fullSource() *status.Source {
 // and what is null.
 func TestServiceBytes(t *testing.T) {
 	f := func(s *status.Source) string {
-		row := rowOf(s)
+		row := s.Service()
 		return fmt.Sprintf("%s\n%x\n", reply.Encode(body.JSON, row), reply.Encode(body.Msgpack, row))
 	}
 	out := f(fullSource())

@@ -11,7 +11,8 @@
 //     compare, POST /register and the settings file then have it;
 //   - say in Validate what values it may have, where the tags do not;
 //   - make docs, which writes it into openapi.yaml, docs/settings.md and client/registry.go;
-//   - show it where people look: conductor/http/services.go, summarize in cmd/conductor/config.go and clients/python.
+//   - show it where people look: the row of /services in conductor/status/service.go, summarize in cmd/conductor/config.go and
+//     clients/python.
 //
 // Values are plain: a Registration does not change once a source runs, but for its aliases, which the source has apart.
 // Nothing here opens a socket or asks the clock.

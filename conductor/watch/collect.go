@@ -221,7 +221,9 @@ func (t *sums) addSource(s *status.Source, r, was *row) {
 	}
 }
 
-// appendRow appends the pairs of a source but its age.
+// appendRow appends the pairs of a source but its age. It lists them itself, unlike the row of /services: it adds up tiers
+// and reasons, has names and an order of its own, and is written for each source once a second. TestRowBytes holds its
+// bytes, and the answers of /admin/stats are compared with FleetSource of openapi.yaml.
 func appendRow(e *body.Encoder, s *status.Source, r *row) {
 	e.Out = append(e.Out, '{')
 	e.TextField("source", r.key.String())
@@ -266,18 +268,10 @@ func appendRow(e *body.Encoder, s *status.Source, r *row) {
 		e.Name(n.name)
 		e.Uint(n.n)
 	}
-	dropped := uint64(0)
-	for _, n := range s.Dropped {
-		dropped += n
-	}
 	e.Name("dropped")
-	e.Uint(dropped)
+	e.Uint(status.Sum(s.Dropped))
 	e.TextField("history_from", s.HistoryFrom)
 	if s.AsksSnapshots {
-		failed := uint64(0)
-		for _, n := range s.SnapshotFailures {
-			failed += n
-		}
 		e.Name("engine_snapshot")
 		e.Map(5)
 		e.TextField("state", s.SnapshotState)
@@ -286,7 +280,7 @@ func appendRow(e *body.Encoder, s *status.Source, r *row) {
 		e.Name("applied")
 		e.Uint(s.Snapshots)
 		e.Name("failed")
-		e.Uint(failed)
+		e.Uint(status.Sum(s.SnapshotFailures))
 		e.EndMap()
 	}
 	e.Name("findings")
