@@ -191,7 +191,7 @@ ui-reel: ## screenshots of the page over a fleet with troubles, into docs/img; t
 	$(GO) test -count=1 -v -timeout 15m -run '^TestPageReel$$' ./cmd/conductor -reel '$(abspath $(or $(REEL),docs/img))' $(ARGS)
 
 .PHONY: docs
-docs: ## write the registration of openapi.yaml and of the Go client from conductor/registration, the tables of docs/settings.md from the settings and openapi.yaml, and that of docs/metrics.md from the metrics of a server
+docs: ## write the registration of openapi.yaml and of the Go client from conductor/registration, the row of /services there from conductor/status, the tables of docs/settings.md from the settings and openapi.yaml, and that of docs/metrics.md from the metrics of a server
 	$(GO) test -count=1 -run '^TestReference$$' ./config -rewrite
 	$(GO) test -count=1 -run '^TestMetricsReference$$' ./cmd/conductor -rewrite
 

@@ -168,27 +168,6 @@ func (c *Client) Unregister(ctx context.Context, instance, tenant string, rank i
 	return c.do(ctx, http.MethodPost, "/conductor/v1/unregister", body, new(json.RawMessage))
 }
 
-// Service is one source of GET /services.
-type Service struct {
-	Endpoint, ReplayEndpoint, Type, ModelName, LoraName, TenantID, InstanceID string
-	Events, Approximate                                                       string
-	BlockSize, DPRank, CapacityBlocks                                         int
-	State, Reason, LastError                                                  string
-	Epoch                                                                     uint64
-	LastSeq                                                                   *uint64
-	Blocks                                                                    int
-	AgeMs                                                                     *int64
-	Gaps, Replayed, Restarts, Dropped                                         uint64
-	Findings                                                                  []struct{ Code, Message string }
-}
-
-// Services returns the sources that the credentials may see.
-func (c *Client) Services(ctx context.Context) ([]Service, error) {
-	var answer struct{ Services []Service }
-	err := c.do(ctx, http.MethodGet, "/conductor/v1/services", nil, &answer)
-	return answer.Services, err
-}
-
 // Ready reports whether routers may rely on the answers.
 func (c *Client) Ready(ctx context.Context) (bool, error) {
 	err := c.once(ctx, jsonCodec, http.MethodGet, "/ready", nil, new(json.RawMessage))

@@ -12,14 +12,17 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// TestReference compares openapi.yaml and the Go client with the fields of a registration, and docs/settings.md with the
-// settings and openapi.yaml. -rewrite writes what is between their markers.
+// TestReference compares openapi.yaml and the Go client with the fields of a registration and with those of a row of
+// /services, and docs/settings.md with the settings and openapi.yaml. -rewrite writes what is between their markers.
 func TestReference(t *testing.T) {
 	fields, profile := describeRegistration(t)
 	compareBlocks(t, "../openapi.yaml", "        # %s: written by make docs\n", "        # end of %s\n",
 		map[string]string{"registration": schemaProperties(fields), "hash_profile": schemaProperties(profile)})
 	compareBlocks(t, "../client/registry.go", "\t// %s: written by make docs\n", "\t// end of %s\n",
 		map[string]string{"registration": "\n" + clientFields(fields) + "\n", "hash_profile": "\n" + clientFields(profile) + "\n"})
+	schemas, types := describePublished(t)
+	compareBlocks(t, "../openapi.yaml", "    # %s: written by make docs\n", "    # end of %s\n", map[string]string{"services": schemas})
+	compareBlocks(t, "../client/service.go", "// %s: written by make docs\n", "// end of %s\n", map[string]string{"services": types})
 	compareBlocks(t, "../docs/settings.md", "<!-- %s: written by make docs -->\n", "<!-- end of %s -->",
 		map[string]string{"settings": "\n" + settingTables() + "\n", "registration": "\n" + registrationTable(t) + "\n"})
 }

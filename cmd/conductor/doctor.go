@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/events/reach"
@@ -72,7 +73,7 @@ var adviceOfState = map[string]string{
 
 // adviceOnBound says what to do about a source whose engine connects to the server, in the states in which
 // it is not heard; "" in others.
-func adviceOnBound(s *serviceRow, unclaimed []topicRow) string {
+func adviceOnBound(s *client.Service, unclaimed []topicRow) string {
 	text := ""
 	switch s.State {
 	case "connecting":
@@ -222,7 +223,7 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 	for _, s := range services.Services {
 		if name := s.InstanceID + "|" + s.TenantID; s.Expected != nil && !told[name] {
 			told[name] = true
-			expected += name + ": expectations\n  " + s.Expected.text() + "\n"
+			expected += name + ": expectations\n  " + expectationsText(s.Expected) + "\n"
 		}
 	}
 	return all, expected, nil

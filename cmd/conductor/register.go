@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/spelling"
@@ -432,7 +433,7 @@ func (r *registering) readStates(ctx context.Context) (fault string, err error) 
 		return fault, nil
 	}
 	for i := range r.ranks {
-		at := slices.IndexFunc(all.Services, func(s serviceRow) bool {
+		at := slices.IndexFunc(all.Services, func(s client.Service) bool {
 			return s.InstanceID == r.instance && s.TenantID == r.tenant && s.DPRank == r.ranks[i].Rank
 		})
 		if at >= 0 {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"example.com/conductor/client"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/lab/sim/digest"
@@ -99,7 +100,7 @@ func servicesOf[T any](t *testing.T, url string) (rows []T, body string) {
 
 func recordedServices(t *testing.T, url string) (out string) {
 	t.Helper()
-	rows, _ := servicesOf[serviceRow](t, url)
+	rows, _ := servicesOf[client.Service](t, url)
 	for _, s := range rows {
 		seq := int64(-1)
 		if s.LastSeq != nil {

@@ -13,34 +13,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/spelling"
 )
 
-// serviceRow is what the table needs of a row of /services.
-type serviceRow struct {
-	InstanceID, TenantID, ModelName, LoraName, Type, Endpoint, ReplayEndpoint, State, Reason, LastError, Registered string
-	DPRank, BlockSize, Blocks                                                                                       int
-	Epoch, Gaps, Replayed                                                                                           uint64
-	LastSeq                                                                                                         *uint64
-	DroppedBy                                                                                                       map[string]uint64
-	Findings                                                                                                        []struct {
-		Code,
-		Message string
-	}
-	Expected *expectedRow
-}
-
-// expectedRow is what became of the prompts that routers reported for an instance, in tokens.
-type expectedRow struct {
-	Prompts, Confirmed, Expired, Evicted, Pending    uint64
-	ConfirmedShare, DelayP50Seconds, DelayP99Seconds *float64
-	TTLSeconds                                       *float64
-}
-
-// text says how good the expectations were.
-func (x *expectedRow) text() string {
+// expectationsText says how good the expectations of an instance were.
+func expectationsText(x *client.ServiceExpectations) string {
 	text := fmt.Sprintf("prompts reported: %d, tokens expected now: %d", x.Prompts, x.Pending)
 	if x.ConfirmedShare != nil {
 		text += fmt.Sprintf(", confirmed: %.1f %%, tokens wasted: %d", 100**x.ConfirmedShare, x.Expired)
@@ -59,7 +39,7 @@ func (x *expectedRow) text() string {
 
 // servicesAnswer is what commands need of /services.
 type servicesAnswer struct {
-	Services  []serviceRow
+	Services  []client.Service
 	Discovery []askedRow
 	LMCache   []reporterRow
 	Unclaimed []topicRow

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/spelling"
@@ -63,7 +64,7 @@ instance, or if the server refused for one of its ranks.`,
 				map[string]any{"instance_id": name, "tenant_id": of, "dp_rank": rank}, &said)
 		}
 		var all []changedRank
-		mine := func(s serviceRow, fleet bool) bool {
+		mine := func(s client.Service, fleet bool) bool {
 			return s.TenantID == of && (s.InstanceID == name || fleet && s.Registered != registration.ByClient &&
 				strings.HasPrefix(s.InstanceID, name+"@")) && (rank < 0 || s.DPRank == rank)
 		}
@@ -101,7 +102,7 @@ instance, or if the server refused for one of its ranks.`,
 		var bad []string
 		for i := range all {
 			r := &all[i]
-			still := func(s serviceRow) bool {
+			still := func(s client.Service) bool {
 				return s.InstanceID == r.Instance && s.TenantID == of && s.DPRank == r.Rank
 			}
 			switch why := (*cli.RefusedError)(nil); {

@@ -1,0 +1,186 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// Services returns the sources that the credentials may see.
+func (c *Client) Services(ctx context.Context) ([]Service, error) {
+	var answer struct{ Services []Service }
+	err := c.do(ctx, http.MethodGet, "/conductor/v1/services", nil, &answer)
+	return answer.Services, err
+}
+
+// services: written by make docs
+
+// Service is one source of GET /services.
+type Service struct {
+	// Empty for clients that may not see endpoints, as ReplayEndpoint and SnapshotEndpoint.
+	Endpoint string
+	// Empty without one.
+	ReplayEndpoint string
+	// Absent without one.
+	SnapshotEndpoint string
+	// What publishes.
+	Type string
+	// Name of the model.
+	ModelName string
+	// Adapter of the blocks whose events name none, empty for the base model.
+	LoraName string
+	// Tenant that the blocks belong to.
+	TenantID string
+	// Name of the engine or the pool.
+	InstanceID string
+	// Tokens in a block.
+	BlockSize int
+	// Data-parallel rank.
+	DPRank int
+	// Salt of the blocks whose events carry none; for clients that may not see salts a text that stands
+	// for it.
+	AdditionalSalt string
+	// Instances a pool is bound to; absent for all.
+	Serves []string
+	// Further names of the model in queries; absent without any.
+	Aliases []string
+	// Absent where it is stream.copies.
+	Copies string
+	// As registered.
+	Reports string
+	// Absent for count.
+	Owned string
+	// Absent for all.
+	Clear string
+	// Tenants besides TenantID that events of the source may name; absent for none.
+	MayAnnounce []string
+	// How the engine computes the hashes that name its blocks; absent where that is not known.
+	HashProfile *HashProfile
+	// Where it is not that of Type.
+	Sequence string
+	// The engine publishes no events; absent for one that does.
+	Events string
+	// Blocks that the engine's cache has room for; only with Events.
+	CapacityBlocks int
+	// Expected blocks of the engine count as held; absent where they do not.
+	Approximate string
+	// Time to live of blocks on media that MediaTTL does not name; absent without one.
+	TTL string
+	// Time to live of blocks by medium, 0s for ever; absent without one.
+	MediaTTL map[string]string
+	// By what the source was registered: the settings, a client, an engine that was asked where it
+	// publishes, another replica through the store, or nobody: it came with the blocks of a peer.
+	Registered string
+	// Name of the client's credentials, URL that was asked, or id of the replica; empty if there is none,
+	// and for clients that may not see endpoints.
+	RegisteredBy string
+	// When it was registered first. A restart keeps it with snapshot.dir.
+	RegisteredAt time.Time
+	// How far the answers about the source can be trusted.
+	State string
+	// Why the state is what it is.
+	Reason string
+	// Lifetimes of the publisher seen so far.
+	Epoch uint64
+	// Last applied batch; null before the first.
+	LastSeq *uint64
+	// Memberships; a block on two tiers counts twice.
+	Blocks int
+	// Blocks that wait for a parent which is not known yet.
+	Orphans int
+	// Only of a pool: objects that are bound to a block; other objects of the block may be missing.
+	Objects *int
+	// Since the last batch; null before the first.
+	AgeMs *int64
+	// Where the blocks come from: a snapshot of the engine, the server's own snapshot, a peer, what
+	// another replica left in the store, the engine's replays, what it has published since the connection,
+	// or, of an engine with events none, what routers have reported.
+	HistoryFrom string
+	// Requests for snapshots of the engine; only of a source with a snapshot endpoint.
+	EngineSnapshots *EngineSnapshots
+	// Holes found in the sequence of batches.
+	Gaps uint64
+	// Applied batches that came from a replay.
+	Replayed uint64
+	// Restarts of the publisher noticed.
+	Restarts uint64
+	// Replays that began after the batch asked for.
+	Overruns uint64
+	// Batches that came twice.
+	Duplicates uint64
+	// Connections after the first.
+	Reconnects uint64
+	// Messages, events and hashes skipped.
+	Dropped uint64
+	// Dropped by reason.
+	DroppedBy map[string]uint64
+	// Last failure of the connection, of decoding, or of applying; it stays until the next.
+	LastError string
+	// What the doctor found about the source, at most one of each code.
+	Findings []ServiceFinding
+	// How good the expectations of the instance were, in tokens and over all its ranks; absent while no
+	// router has reported a prompt for it (`POST /routed`), and of pools.
+	Expected *ServiceExpectations
+}
+
+// EngineSnapshots are the requests for snapshots of an engine.
+type EngineSnapshots struct {
+	// How far the requests have come. After failed there is another request where it would help.
+	State string
+	// Memberships of the source behind the last snapshot.
+	Blocks int
+	// Snapshots that were applied.
+	Applied uint64
+	// Requests without a snapshot by reason; null without any.
+	Failed map[string]uint64
+	// Why the last request failed; empty after a snapshot.
+	Reason string
+}
+
+// ServiceFinding is what the doctor of the server found about a source.
+type ServiceFinding struct {
+	// Name of the finding, as in docs/findings.md.
+	Code string
+	// `error`: answers are wrong or lack something, and an operator must act. `warning`: answers are
+	// limited, or will be. `info`: there is nothing to do.
+	Severity string
+	// The observation, the registration, the remedy.
+	Message string
+	// When it was found.
+	Since time.Time
+}
+
+// ServiceExpectations is how good the expectations of an instance were, in tokens.
+type ServiceExpectations struct {
+	// Reports since the instance was registered.
+	Prompts uint64
+	// Tokens of those prompts that the instance did not have: the sum of confirmed, expired, taken back,
+	// dropped, evicted and pending.
+	Tokens uint64
+	// Announced by the engine in time.
+	Confirmed uint64
+	// Not announced in time: wasted.
+	Expired uint64
+	// By the router, with DELETE /routed/{id}.
+	TakenBack uint64
+	// Because the engine restarted, was cleared or left, or for want of room.
+	Dropped uint64
+	// From an engine with `events: none`, for want of room or because its `ttl` was over.
+	Evicted uint64
+	// Expected now.
+	Pending uint64
+	// Part of the tokens confirmed and expired that were confirmed; null while there are none, as always
+	// of an engine with `events: none`.
+	ConfirmedShare *float64
+	// How long half of the blocks took from the report to the event, of late; null while none has come.
+	DelayP50Seconds *float64
+	// The same for 90 % of the blocks.
+	DelayP90Seconds *float64
+	// The same for 99 % of the blocks.
+	DelayP99Seconds *float64
+	// How long a report without ttl lasts now, at the rank with the longest; of an engine with `events:
+	// none` the `ttl` of its registration, null without one.
+	TTLSeconds *float64
+}
+
+// end of services
