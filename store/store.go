@@ -1,4 +1,4 @@
-// Package store connects to Valkey or Redis, where the replicas of one deployment keep what they
+// Package store connects to Valkey or Redis, where the replicas of a group keep what they
 // share. Queries never wait for it.
 //
 //	kvconductor:{name}:version, run, replicas, …   one hash slot: scripts change them together
@@ -41,7 +41,7 @@ type Config struct {
 	Master string
 	// Cluster says that the store is a cluster.
 	Cluster bool
-	// Name tells deployments of Conductor in one store apart.
+	// Name tells several groups of replicas in one store apart.
 	Name string
 	// PasswordFile and SentinelPasswordFile are files of passwords, read for each connection; "" is
 	// the password of URL, and none for Sentinels.

@@ -1,10 +1,21 @@
-// Package server holds what all dialects share of HTTP and none of them words:
+// Package server is the part of HTTP that all dialects share. It knows no field of any request or answer.
 //
-//	connection --joined--> http.Server --paced--> Dialects --choose--> handler of a dialect
+//	connection --Connections--> http.Server --paced--> Dialects --choose--> handler of a dialect
 //
-// Servers opens the listeners and serves them. Dialects chooses once for a request which
-// dialect answers, and in which codec. An Admission bounds the queries at once. A dialect
-// holds routes and shapes.
+// Connections bounds how many are open, and closes those that ask for nothing. paced cuts off clients that do not read
+// their answers. Dialects chooses the dialect by the path, and the codec by the headers. Then Admission lets a query in
+// (Lists a list), Budget reserves the memory of bodies and answers, and AccessLog writes a line.
+//
+// Invariants:
+//
+//  1. No client costs memory or a goroutine for longer than its timeout without having asked for something:
+//     a connection has to bring a whole request header, a body has to come, an answer has to be read.
+//  2. The bytes of all bodies and answers at once stay within Budget. What a handler reads through Held counts too.
+//  3. A query waits in Admission or runs; /health, /ready and /metrics never wait.
+//  4. A shutdown cuts no request: Drain lets clients part, and Shutdown waits for the requests in flight, up to its timeout.
+//
+// Concurrency: all methods are safe for concurrent use; a gin.Context belongs to its request. Cost: a query
+// allocates as much as the same request to net/http alone (TestQueriesAllocateWhatNetHTTPDoes).
 package server
 
 import (
