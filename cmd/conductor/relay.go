@@ -215,7 +215,7 @@ func (r *relays) openRank(o relayOptions, rank int, log zerolog.Logger) error {
 				log.Info().Msg("the disk takes history again")
 				return
 			}
-			log.Warn().Err(err).Msg("history")
+			log.Warn().Err(err).Msg("the relay has no history on the disk")
 		},
 	}
 	var opened atomic.Pointer[relay.Relay]

@@ -12,24 +12,6 @@ import (
 type shape struct {
 	topic  string
 	topics bool // replies carry the topic
-	ids    bool // the frame of the number carries the publisher id
-}
-
-// learn returns the form of an engine that sent a live message, or a reply, after others of the form s.
-func (s shape) learn(frames [][]byte, reply bool) shape {
-	if reply && len(frames) > 0 && len(frames[0]) == 0 {
-		frames = frames[1:]
-	}
-	switch n := len(frames); {
-	case reply && n > 1:
-		s.topics = n == 3
-	case !reply && n == 3:
-		s.ids = len(frames[1]) > numberSize
-		if string(frames[0]) != s.topic {
-			s.topic = string(frames[0])
-		}
-	}
-	return s
 }
 
 // overheard is a transport whose messages tell the form.
@@ -56,11 +38,21 @@ type overhearing struct {
 
 func (o overhearing) Recv() (payload.Message, error) {
 	m, err := o.Subscription.Recv()
-	if err == nil {
-		was := o.form.Load()
-		if now := was.learn(m.Frames, o.reply); now != *was {
-			o.form.Store(&now)
+	was, frames := o.form.Load(), m.Frames
+	now := *was
+	switch {
+	case !o.reply && len(frames) == 3 && string(frames[0]) != was.topic:
+		now.topic = string(frames[0])
+	case o.reply && len(frames) > 1:
+		if len(frames[0]) == 0 { // it is no part of the reply, and some engines leave it out
+			frames = frames[1:]
 		}
+		if len(frames) > 1 {
+			now.topics = len(frames) == 3
+		}
+	}
+	if now != *was {
+		o.form.Store(&now)
 	}
 	return m, err
 }

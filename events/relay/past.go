@@ -38,7 +38,7 @@ const (
 //  2. The last copies + absent events that stored a held block are kept, and before them events that say what it and the
 //     blocks above it are.
 //
-// Cost: a batch is decoded once. A compaction, and so a dump, decodes each kept event once. Compactions run when the
+// Cost: a batch is decoded twice, whole and by events. A compaction, and so a dump, decodes each kept event once. Compactions run when the
 // kept events have doubled, so an event takes part in two of them on average. Relay.mu guards it; events that a dump
 // returned do not change.
 type past struct {
@@ -52,10 +52,8 @@ type past struct {
 	// everything.
 	doubtful bool
 
-	any   bool // a batch was evicted, and base is its number
-	base  uint64
+	end   uint64     // the number behind the last batch, 0 before the first
 	frame wire.Frame // of the last batch with events
-	clear []byte     // the newest event that cleared everything, nil before
 	one   []byte     // memory of decodeAlone
 }
 
@@ -96,21 +94,12 @@ func (p *past) applyBatch(payload []byte) {
 		p.doubtful = true
 		return
 	}
-	defer wire.ReleaseBatch(&b)
+	wire.ReleaseBatch(&b)
 	if len(raws) > 0 {
 		p.frame = frame
 	}
-	if len(raws) == b.Count() {
-		for i := range b.Events {
-			for e := range b.Events[i].Split() {
-				p.applyEvent(e, raws[0])
-				raws = raws[1:]
-			}
-		}
-	} else { // the decoder left events out, as it does for followers
-		for _, raw := range raws {
-			p.decodeAlone(raw, func(e *events.Event) { p.applyEvent(e, raw) })
-		}
+	for _, raw := range raws { // one that cannot be read alone is left out, as followers do
+		p.decodeAlone(raw, func(e *events.Event) { p.applyEvent(e, raw) })
 	}
 	if p.bytes > max(2*p.after, minCompaction) {
 		p.compact()
@@ -124,9 +113,7 @@ func (p *past) decodeAlone(raw []byte, visit func(*events.Event)) {
 	if err == nil && len(b.Events) == 1 {
 		visit(&b.Events[0])
 	}
-	if err == nil {
-		wire.ReleaseBatch(&b)
-	}
+	wire.ReleaseBatch(&b)
 }
 
 // applyEvent applies one event, which was decoded from raw.
@@ -161,8 +148,7 @@ func (p *past) applyEvent(ev *events.Event, raw []byte) {
 			}
 		}
 	case ev.Medium == "": // everything is cleared
-		*p = past{held: make(map[blockKey]holding), places: p.places, any: p.any, base: p.base, frame: p.frame,
-			clear: bytes.Clone(raw), one: p.one}
+		*p = past{held: make(map[blockKey]holding), places: p.places, end: p.end, frame: p.frame, one: p.one}
 	default:
 		medium := tiers.ParseMedium(ev.Medium).Name
 		maps.DeleteFunc(p.held, func(k blockKey, _ holding) bool { return p.places[k.place].medium == medium })
@@ -253,12 +239,8 @@ func (p *past) compact() (dump [][]byte) {
 // packDump yields the batches of a dump: one that clears, unless something is missing, and then others of about limit bytes.
 func (p *past) packDump(dump [][]byte, limit int) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		clears := p.clear
-		if clears == nil {
-			clears = p.frame.EncodeClear()
-		}
 		// A clear would end the follower's doubt.
-		if !p.doubtful && !yield(p.frame.Wrap(clears)) {
+		if !p.doubtful && !yield(p.frame.Wrap(p.frame.EncodeClear())) {
 			return
 		}
 		for begin, end := 0, 0; begin < len(dump); begin = end {

@@ -19,8 +19,8 @@
 //     too late.
 //  2. Nothing is dropped on the way to a follower: each connection reads the tape at its own pace. One that falls
 //     behind the tape meets a hole in the numbers, and asks.
-//  3. Live connections exist only while the engine's does: a follower of the relay learns of a dead engine as one of
-//     the engine does.
+//  3. Live connections exist only while the engine's does, and each is of one lifetime: a follower of the relay learns of
+//     a dead engine as one of the engine does.
 //  4. The past and the tape's memory together are all batches of the lifetime.
 //
 // Concurrency: one goroutine follows the engine and writes the tape, one or two serve each connection. Relay.mu is held
@@ -51,7 +51,7 @@ type Config struct {
 	Memory, Disk int64
 	Dir          string
 
-	// Report hears what goes wrong and the relay survives, and nil once the disk works again.
+	// Report hears of the first of consecutive errors of the disk, each of which costs history, and nil once it works again.
 	Report func(error)
 	// OnState hears of the stream of the engine's events, as stream.Config.OnState does.
 	OnState   func(state stream.State, reason string)
@@ -80,7 +80,7 @@ type Relay struct {
 	mu         sync.Mutex
 	life       *lifetime
 	past       *past
-	losses     []loss          // of the past first, then those behind past.base, oldest first
+	losses     []loss          // of the past first, then those behind it, oldest first
 	changed    chan struct{}   // closed and replaced when the tape has more
 	live       context.Context // ends with the connection to the engine
 	disconnect context.CancelFunc
@@ -101,29 +101,21 @@ type loss struct {
 
 // Open begins to follow the engine. It waits for no connection.
 func Open(cfg Config) (*Relay, error) {
-	if err := zmq.CheckEndpoint(cfg.Endpoint); err != nil {
-		return nil, err
+	err := zmq.CheckEndpoint(cfg.Endpoint)
+	if err == nil && cfg.ReplayEndpoint != "" {
+		err = zmq.CheckEndpoint(cfg.ReplayEndpoint)
 	}
-	if cfg.ReplayEndpoint != "" {
-		if err := zmq.CheckEndpoint(cfg.ReplayEndpoint); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	if (cfg.Disk > 0) != (cfg.Dir != "") {
 		return nil, errors.New("history on the disk needs a directory and a number of bytes")
 	}
 	r := &Relay{cfg: cfg, life: &lifetime{epoch: 1}, past: newPast(), losses: []loss{{}}, changed: make(chan struct{}),
 		dumps: make(chan struct{}, maxDumps)}
-	var err error
 	r.tape, err = tape.Create(tape.Options{
 		Dir: cfg.Dir, MaxBytes: max(cfg.Disk, tape.MinBytes), Memory: int(max(cfg.Memory, minMemory)), Fresh: true, Use: "history",
-		Report: func(err error) {
-			if err != nil {
-				err = fmt.Errorf("the relay has no history on the disk: %w", err)
-			}
-			cfg.Report(err)
-		},
-		Evict: r.moveToPast,
+		Report: cfg.Report, Evict: r.moveToPast,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep history in %q: %w", cfg.Dir, err)
@@ -146,10 +138,9 @@ func Open(cfg Config) (*Relay, error) {
 		},
 		OnState: func(state stream.State, reason string) {
 			r.mu.Lock()
-			switch connected := state != stream.Connecting && state != stream.Failed; {
-			case !connected:
+			if state == stream.Connecting || state == stream.Failed {
 				r.disconnect()
-			case r.live.Err() != nil:
+			} else if r.live.Err() != nil {
 				r.live, r.disconnect = context.WithCancel(r.ctx)
 			}
 			r.mu.Unlock()
@@ -198,11 +189,7 @@ func (r *Relay) recordBatch(step *stream.Step) {
 	}
 	span := r.record.Span()
 	if r.losses[len(r.losses)-1].why != why {
-		upTo := max(step.Seq, 1) - 1
-		if span.Any {
-			upTo = span.Last
-		}
-		r.losses = append(r.losses, loss{upTo, why})
+		r.losses = append(r.losses, loss{upTo: max(step.Seq, 1) - 1, why: why})
 	}
 	if r.counts.Resets > 0 && !span.Any && step.Seq > 1 {
 		frame, _, _ := wire.CutBatch(step.Payload)
@@ -217,7 +204,7 @@ func (r *Relay) recordBatch(step *stream.Step) {
 // moveToPast moves a batch from the tape's memory into the past. It runs within recordBatch.
 func (r *Relay) moveToPast(rec *tape.Record) {
 	r.past.applyBatch(rec.Payload)
-	r.past.any, r.past.base = true, rec.Seq
+	r.past.end = rec.Seq + 1
 	for len(r.losses) > 1 && r.losses[1].upTo <= rec.Seq {
 		r.losses = r.losses[1:]
 	}
@@ -243,11 +230,6 @@ func (r *Relay) Close() {
 	r.stream.Close()
 	r.tasks.Wait()
 	r.tape.Close()
-	if r.cfg.Dir != "" {
-		if err := tape.RemoveSegments(r.cfg.Dir); err != nil {
-			r.cfg.Report(fmt.Errorf("cannot remove the history: %w", err))
-		}
-	}
 }
 
 // Stats is what a relay has and did.

@@ -80,6 +80,7 @@ func (r *Relay) acceptFollowers(ln net.Listener, greet func(context.Context, net
 type connection struct {
 	relay *Relay
 	peer  *zmq.Peer
+	sent  *uint64     // counts its batches, in Relay.counts
 	wants *zmq.Topics // of a live connection; nil of one that asks for replays
 	life  *lifetime   // the one whose batches it gets
 	form  shape
@@ -89,7 +90,7 @@ type connection struct {
 // publishLive sends live batches to a follower.
 func (r *Relay) publishLive(ctx context.Context, p *zmq.Peer) {
 	ctx, cancel := context.WithCancel(ctx)
-	c := connection{relay: r, peer: p, wants: zmq.NewTopics()}
+	c := connection{relay: r, peer: p, sent: &r.counts.Published, wants: zmq.NewTopics()}
 	r.tasks.Go(func() {
 		defer cancel()
 		c.wants.Follow(p)
@@ -103,25 +104,20 @@ func (r *Relay) publishLive(ctx context.Context, p *zmq.Peer) {
 	defer r.count(func(n *Stats) { n.Live-- })
 	for at := (tape.Range{To: math.MaxUint64}); ; {
 		r.mu.Lock()
-		life, span, changed, evicted := r.life, r.record.Span(), r.changed, r.past.any
+		life, span, changed := r.life, r.record.Span(), r.changed
 		r.mu.Unlock()
 		switch {
 		case c.life == nil: // what comes from now on
 			at.From, at.Oldest = span.Last+1, !span.Any
-		case c.life != life:
-			r.count(func(n *Stats) { n.Skipped++ })
-			if evicted {
-				return // a connection from now on cannot take this lifetime for the last one
-			}
-			at.Oldest = true
+		case c.life != life: // on a new connection a follower cannot take this lifetime for the last one
+			return
 		}
 		c.life, c.form = life, *r.form.Load()
-		next, sent, err := c.sendRange(ctx, at)
-		behind := err != nil && span.Any && at.From <= span.Last
+		next, err := c.sendRange(ctx, at)
 		switch {
 		case c.err != nil:
 			return
-		case behind:
+		case err != nil && span.Any && at.From <= span.Last: // behind the tape
 			// The oldest batches may leave as soon. The number of the newest one shows the follower the hole, also if
 			// the engine has no more to say.
 			r.count(func(n *Stats) { n.Skipped++ })
@@ -129,8 +125,8 @@ func (r *Relay) publishLive(ctx context.Context, p *zmq.Peer) {
 		case err == nil && next > 0:
 			at.From, at.Oldest = next, false
 		}
-		if behind || sent > 0 {
-			continue // there may be more already
+		if span.Any && at.From <= span.Last {
+			continue // what was on its way to the disk is there now
 		}
 		if p.Flush() != nil {
 			return
@@ -147,7 +143,7 @@ func (r *Relay) publishLive(ctx context.Context, p *zmq.Peer) {
 func (r *Relay) answerRequests(ctx context.Context, p *zmq.Peer) {
 	r.count(func(n *Stats) { n.Replays++ })
 	defer r.count(func(n *Stats) { n.Replays-- })
-	for c := (connection{relay: r, peer: p}); ; {
+	for c := (connection{relay: r, peer: p, sent: &r.counts.Replayed}); ; {
 		m, err := p.Receive()
 		if err != nil {
 			return
@@ -170,106 +166,105 @@ func (r *Relay) answerRequests(ctx context.Context, p *zmq.Peer) {
 	}
 }
 
-// answerRequest sends what brings a follower from a number to the present, and the end marker: what has left the memory
-// from the disk, or if that does not have it as a dump of the past, and then what is in memory. It reports whether all was
-// sent.
+// answerRequest sends the tape's batches from a number to the present, or where the tape begins behind that number a dump of
+// the past and what is in memory, and then the end marker. It reports whether all was sent.
 func (c *connection) answerRequest(ctx context.Context, from uint64) bool {
 	r := c.relay
 	r.mu.Lock()
 	c.life, c.form = r.life, *r.form.Load()
 	r.mu.Unlock()
-	var past *past
-	var recent []tape.Record
-	next, gone := from, false // gone: the disk does not have the next batch
-	for {
-		r.mu.Lock()
-		late := r.past.any && next <= r.past.base
-		q := tape.Range{Epoch: c.life.epoch, From: next, To: r.past.base, Limit: math.MaxInt}
-		lost := r.life != c.life || late && gone && next > from
-		if !lost && (gone || !late) { // the memory, and the past before it, are copied at one moment
-			if late {
-				past = r.past.clone()
-				past.doubtful = r.doubtReason() != ""
-			}
-			q.From, q.To = max(next, r.record.Span().First), math.MaxUint64
-			r.record.Visit(q, func(rec *tape.Record) bool {
-				recent = append(recent, *rec)
-				return true
-			})
-		}
-		r.mu.Unlock()
-		if lost {
+	for next, present := from, false; !present; {
+		span := r.record.Span()
+		if span.Epoch != c.life.epoch {
 			return false
 		}
-		if !late || gone {
+		if !span.Any || next > span.Last {
 			break
 		}
-		read, _, err := c.sendRange(ctx, q)
-		if c.err != nil || ctx.Err() != nil {
+		read, err := c.sendRange(ctx, tape.Range{From: next, To: math.MaxUint64})
+		if err != nil && next == from && ctx.Err() == nil {
+			if !c.sendPast(ctx, from) {
+				return false
+			}
+			break
+		}
+		if err != nil || c.err != nil {
 			return false
 		}
-		if err == nil && read > next {
-			next = read
-			continue
-		}
-		gone = true
-		select {
-		case r.dumps <- struct{}{}:
-			defer func() { <-r.dumps }()
-		case <-ctx.Done():
-			return false
-		}
+		next, present = read, next >= span.First && read > span.Last
 	}
-	if past != nil && !c.sendDump(past, from) {
+	end := [][]byte{nil, endNumber, nil}
+	if c.form.topics {
+		end = [][]byte{nil, nil, endNumber, nil}
+	}
+	return c.peer.Send(end...) == nil && c.peer.Flush() == nil
+}
+
+// sendPast sends a dump of the past and the batches in memory, both as they are at one moment. It reports whether all was
+// sent.
+func (c *connection) sendPast(ctx context.Context, from uint64) bool {
+	r := c.relay
+	select {
+	case r.dumps <- struct{}{}:
+		defer func() { <-r.dumps }()
+	case <-ctx.Done():
+		return false
+	}
+	var recent []tape.Record
+	r.mu.Lock()
+	over, past := r.life != c.life, r.past.clone()
+	past.doubtful = r.doubtReason() != ""
+	q := tape.Range{Epoch: c.life.epoch, From: max(from, r.record.Span().First), To: math.MaxUint64, Limit: math.MaxInt}
+	r.record.Visit(q, func(rec *tape.Record) bool {
+		recent = append(recent, *rec)
+		return true
+	})
+	r.mu.Unlock()
+	if over || from < past.end && !c.sendDump(past, from) {
 		return false
 	}
 	for i := range recent {
 		c.send(recent[i].Seq, c.life.id.Load(), recent[i].Payload)
 	}
-	r.count(func(n *Stats) { n.Replayed += uint64(len(recent)) })
-	end := [][]byte{nil, endNumber, nil}
-	if c.form.topics {
-		end = [][]byte{nil, nil, endNumber, nil}
-	}
-	return c.err == nil && c.peer.Send(end...) == nil && c.peer.Flush() == nil
+	r.count(func(*Stats) { *c.sent += uint64(len(recent)) })
+	return c.err == nil
 }
 
 // sendDump sends the past as batches whose numbers end with its last one. It reports whether all was sent.
 func (c *connection) sendDump(p *past, from uint64) bool {
-	dump, next, base := p.compact(), from, p.base
+	dump, next, end := p.compact(), from, p.end
 	if p.doubtful {
 		next += 2 // and so the follower sees that something is missing: an engine may count from 1
 	}
-	if base > maxFill {
-		next = max(next, base-maxFill)
-	}
+	next = max(next, end-min(end, maxFill))
 	bytes := uint64(0)
 	for _, event := range dump {
 		bytes += uint64(len(event))
 	}
-	if next > base || 2*bytes/(base-next+1) > maxDense { // the reply begins behind the past
+	if next >= end || 2*bytes/(end-next) > maxDense { // the reply begins behind the past
 		c.relay.count(func(n *Stats) { n.DumpsLeftOut++ })
 		return true
 	}
 	// Batches have no id: a follower may have had another batch of the number.
-	for batch := range p.packDump(dump, int(max(maxBatch, 2*bytes/(base-next+1)))) {
-		if next > base {
+	for batch := range p.packDump(dump, int(max(maxBatch, 2*bytes/(end-next)))) {
+		if next == end {
 			return false
 		}
 		c.send(next, nil, batch)
 		next++
 	}
 	c.relay.count(func(n *Stats) { n.Dumps++ })
-	for empty := p.frame.Wrap(); next <= base && c.err == nil; next++ {
+	for empty := p.frame.Wrap(); next < end && c.err == nil; next++ {
 		c.send(next, nil, empty)
 	}
 	return c.err == nil
 }
 
 // sendRange sends the batches of a range, from the memory or the disk. It waits for those that have left the memory and
-// are still on their way to the disk. It returns the number behind the last one, how many it sent, and the error of Visit.
-func (c *connection) sendRange(ctx context.Context, q tape.Range) (next, sent uint64, err error) {
+// are still on their way to the disk. It returns the number behind the last one, and the error of Visit.
+func (c *connection) sendRange(ctx context.Context, q tape.Range) (next uint64, err error) {
 	q.Epoch, q.Limit = c.life.epoch, math.MaxInt
+	sent := uint64(0)
 	visit := func(rec *tape.Record) bool {
 		if c.wants == nil || c.wants.Match(c.form.topic) {
 			c.send(rec.Seq, c.life.id.Load(), rec.Payload)
@@ -285,20 +280,14 @@ func (c *connection) sendRange(ctx context.Context, q tape.Range) (next, sent ui
 		case <-ctx.Done():
 		}
 	}
-	c.relay.count(func(n *Stats) {
-		if c.wants != nil {
-			n.Published += sent
-		} else {
-			n.Replayed += sent
-		}
-	})
-	return next, sent, err
+	c.relay.count(func(*Stats) { *c.sent += sent })
+	return next, err
 }
 
 // send sends a batch, live or in a reply, unless one before it failed. id is nil for none.
 func (c *connection) send(seq uint64, id *events.PublisherID, payload []byte) {
 	number := binary.BigEndian.AppendUint64(make([]byte, 0, numberSize+len(events.PublisherID{})), seq)
-	if c.form.ids && id != nil {
+	if id != nil {
 		number = append(number, id[:]...)
 	}
 	switch topic := []byte(c.form.topic); {
