@@ -16,7 +16,6 @@ type Status struct {
 	Failed    map[string]int // snapshots that were not, by reason
 	Error     string         // of the last one that failed, "" since one was written
 	Evicted   int            // snapshots of other deployments taken down to make room
-	Sealed    int            // sources and contexts with a salt that the last one left out
 	Snapshots int            // on the shelf, of all replicas
 	Bytes     int64          // of them
 	Malformed int            // entries on the shelf that are none
@@ -26,6 +25,20 @@ type Status struct {
 	// Loaded are blocks brought back from the shelf, LeftOut snapshots that could not be, by reason.
 	Loaded  int
 	LeftOut map[string]int
+}
+
+// failure is an error with its reason, a label of metrics.
+type failure struct {
+	reason string
+	error
+}
+
+// reasonOf returns the reason of an error, or another one if it has none.
+func reasonOf(err error, otherwise string) string {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f.reason
+	}
+	return otherwise
 }
 
 // Status returns what was done so far.
@@ -77,16 +90,12 @@ func (k *Keeper) writeDue(ctx context.Context, again bool) {
 	if err != nil {
 		return // the group logs it already
 	}
-	known := make(map[scope.Deployment]*manifest, len(all))
-	for i := range all {
-		known[all[i].deployment()] = &all[i]
-	}
 	oldest, moments := time.Time{}, make(map[scope.Deployment]time.Time)
 	for _, d := range k.cfg.Conductor.Sources().Snapshots().HeldDeployments() {
 		if k.cfg.Wanted != nil && !k.cfg.Wanted(d.Deployment) {
 			continue
 		}
-		m := known[d.Deployment]
+		m := manifestOf(all, d.Deployment)
 		at, seen := k.moments[d.Deployment]
 		switch {
 		case (again || k.isDue(m, d, now)) && k.tryWrite(ctx, d, m), m == nil && !seen:
@@ -121,14 +130,7 @@ func (k *Keeper) tryWrite(ctx context.Context, d ingest.HeldDeployment, known *m
 	if err == nil || ctx.Err() != nil || errors.Is(err, errTaken) {
 		return true
 	}
-	reason := failedStore
-	switch {
-	case errors.Is(err, errLock):
-		reason = failedLease
-	case errors.Is(err, errRoom):
-		reason = failedRoom
-	}
-	before := ""
+	reason, before := reasonOf(err, failedStore), ""
 	k.updateStatus(func(st *Status) {
 		before = st.Error
 		st.Failed[reason]++

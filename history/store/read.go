@@ -20,21 +20,18 @@ import (
 
 // Reasons why a snapshot in the store was not used.
 const (
-	leftMissing = "missing" // a chunk is gone
-	leftDigest  = "digest"  // the bytes are not those of the manifest
-	leftDamaged = "damaged" // they are no snapshot that this program reads, or one of another hash.seed
+	leftMissing = "missing"
+	leftDigest  = "digest"
+	leftDamaged = "damaged" // it is no snapshot that this program reads, or one of another hash.seed
 	leftStore   = "store"   // the store does not give it
 )
 
 var leftOut = []string{leftMissing, leftDigest, leftDamaged, leftStore}
 
 var (
-	errMissing = errors.New("a chunk is gone")
-	errDigest  = errors.New("its bytes are not those of the manifest")
+	errMissing = &failure{leftMissing, errors.New("a chunk is gone")}
+	errDigest  = &failure{leftDigest, errors.New("its bytes are not those of the manifest")}
 )
-
-// storeError is why the store does not give a chunk.
-type storeError struct{ error }
 
 // chunks reads the bytes of a peer. It ends with an error unless they are those of the manifest.
 type chunks struct {
@@ -75,7 +72,7 @@ func (c *chunks) fetchNext() error {
 	case errors.Is(err, redis.Nil):
 		return errMissing
 	case err != nil:
-		return storeError{err}
+		return &failure{leftStore, err}
 	}
 	c.next++
 	c.read += int64(len(chunk))
@@ -120,13 +117,8 @@ func (k *Keeper) loadManifest(ctx context.Context, loader *history.Loader, m *ma
 			Msg("recovered from the shelf")
 		return progress, nil
 	}
-	reason := leftDamaged
-	switch {
-	case errors.Is(err, errMissing):
-		reason = leftMissing
-	case errors.Is(err, errDigest):
-		reason = leftDigest
-	case errors.As(err, new(storeError)), ctx.Err() != nil:
+	reason := reasonOf(err, leftDamaged)
+	if ctx.Err() != nil {
 		reason = leftStore
 	}
 	k.updateStatus(func(st *Status) { st.LeftOut[reason]++ })

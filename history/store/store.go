@@ -182,15 +182,12 @@ func (k *Keeper) readManifests(ctx context.Context) (all []manifest, now int64, 
 func (k *Keeper) removeChunks(ctx context.Context, deployment, id string, chunks int) {
 	ctx, cancel := context.WithTimeout(ctx, k.store().Timeout())
 	defer cancel()
-	_, err := k.store().Client().Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, _ = k.store().Client().Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range min(chunks, mostChunks) {
 			p.Unlink(ctx, k.chunkKey(deployment, id, n))
 		}
 		return nil
 	})
-	if err != nil {
-		k.cfg.Log.Debug().Err(err).Msg("chunks of an old snapshot end by their time to live")
-	}
 }
 
 // mostChunks bounds the keys that one manifest makes this replica ask for.

@@ -22,16 +22,16 @@ const longest = time.Minute
 
 // Reasons why a snapshot is not in the store.
 const (
-	failedStore = "store"   // the store does not take it
-	failedRoom  = "too_big" // it has more than MaxBytes
-	failedLease = "lease"   // the lock has ended, and another replica may have it
+	failedStore = "store" // the store does not take it
+	failedRoom  = "too_big"
+	failedLease = "lease" // the lock has ended, and another replica may have it
 )
 
 var failures = []string{failedStore, failedRoom, failedLease}
 
 var (
-	errRoom  = errors.New("it has more bytes than store.shelf_bytes allows for all")
-	errLock  = errors.New("another replica has taken the lease over")
+	errRoom  = &failure{failedRoom, errors.New("it has more bytes than store.shelf_bytes allows for all")}
+	errLock  = &failure{failedLease, errors.New("another replica has taken the lease over")}
 	errTaken = errors.New("another replica writes it")
 )
 
@@ -137,7 +137,6 @@ func (u *upload) writeAll(d ingest.HeldDeployment) error {
 		return err
 	}
 	u.m.Blocks, u.m.Digest = sum.Blocks, hex.EncodeToString(u.sum.Sum(nil))
-	k.updateStatus(func(st *Status) { st.Sealed = sum.LeftOut })
 	text, err := json.Marshal(&u.m)
 	if err != nil {
 		return err
