@@ -45,14 +45,14 @@ func DynamoFlags(fs *pflag.FlagSet) {
 }
 
 // readDynamoEnv reads Dynamo's own variables.
-func (l *loader) readDynamoEnv(env map[string]string, out layer) {
+func (l *loader) readDynamoEnv(env map[string]string) {
 	if text := env[envMinWorkers]; text != "" {
 		const path = "dynamo.min_initial_workers"
 		n, err := strconv.ParseInt(strings.TrimPrefix(strings.TrimSpace(text), "+"), 10, 32)
 		if err == nil && n < 0 {
 			err = strconv.ErrSyntax
 		}
-		l.places[path], l.failed[path] = place{layer: inEnv, name: "env " + envMinWorkers}, err != nil
+		l.noteOrigin(path, place{layer: inEnv, name: "env " + envMinWorkers}, err == nil)
 		if err != nil {
 			reason := "invalid digit found in string"
 			if errors.Is(err, strconv.ErrRange) {
@@ -61,13 +61,13 @@ func (l *loader) readDynamoEnv(env map[string]string, out layer) {
 			// The words of Dynamo name the variable, so the place has no name.
 			l.errs.addProblem(place{layer: inEnv}, "", "%s must be a non-negative integer, got %q: %s", envMinWorkers, text, reason)
 		} else {
-			out[path] = int(n)
+			l.values.Set(path, int(n))
 		}
 	}
 	if slices.Contains([]string{"1", "true", "yes", "on"}, strings.ToLower(strings.TrimSpace(env[envTestEndpoints]))) {
 		const path = "dynamo.test_endpoints"
-		l.places[path] = place{layer: inEnv, name: "env " + envTestEndpoints}
-		out[path] = true
+		l.noteOrigin(path, place{layer: inEnv, name: "env " + envTestEndpoints}, true)
+		l.values.Set(path, true)
 	}
 }
 
@@ -79,7 +79,7 @@ func (l *loader) addDynamoServer(d DynamoServer, c *Config) {
 	at := place{layer: inFlags, name: "flag --" + flagWorkers}
 	for _, s := range d.Workers {
 		path := fmt.Sprintf("sources[%d]", len(c.Sources))
-		l.places[path], l.vouched[path+".endpoint"] = at, true
+		l.origins[path], l.origins[path+".endpoint"] = origin{place: at}, origin{place: at, vouched: true}
 		c.Sources = append(c.Sources, s.withTenant())
 	}
 }
@@ -89,17 +89,17 @@ func (l *loader) addDynamoListener(d DynamoServer, c *Config) {
 	at := place{layer: inFlags, name: "flag --" + flagPort}
 	goes := func(one Listener) bool { return d.Alone || one.Dialect == Dynamo }
 	if slices.ContainsFunc(c.Listeners, goes) {
-		if l.places["listeners"].layer == inFlags {
+		if l.origins["listeners"].layer == inFlags {
 			l.errs.addProblem(at, "listeners", "--%s says where the %s dialect listens; keep one of the two", allSettings[0].flag, Dynamo)
 			return
 		}
-		for path := range l.places {
+		for path := range l.origins {
 			if strings.HasPrefix(path, "listeners[") {
-				delete(l.places, path) // no longer at that index
+				delete(l.origins, path) // no longer at that index
 			}
 		}
 		c.Listeners = slices.DeleteFunc(slices.Clone(c.Listeners), goes)
 	}
-	l.places[fmt.Sprintf("listeners[%d]", len(c.Listeners))] = at
+	l.origins[fmt.Sprintf("listeners[%d]", len(c.Listeners))] = origin{place: at}
 	c.Listeners = append(c.Listeners[:len(c.Listeners):len(c.Listeners)], Listener{d.Address, Dynamo})
 }

@@ -32,9 +32,8 @@ func parseEnviron(lines []string) map[string]string {
 
 // readEnv reads the CONDUCTOR_… variables and Dynamo's. An empty variable is not set. An unknown one is a
 // warning, because another program on the machine may own it.
-func (l *loader) readEnv(env map[string]string) layer {
-	out := layer{}
-	l.readDynamoEnv(env, out)
+func (l *loader) readEnv(env map[string]string) {
+	l.readDynamoEnv(env)
 	var known []string
 	byName := map[string]setting{}
 	for _, s := range allSettings {
@@ -54,7 +53,7 @@ func (l *loader) readEnv(env map[string]string) layer {
 		s, isSetting := byName[name]
 		switch {
 		case isSetting:
-			l.readText(s, env[name], at, out)
+			l.readText(s, env[name], at)
 		case name == envSeed:
 			l.warns.addProblem(at, "", "has no effect; %s sets the hash seed", envPrefix+"HASH_SEED")
 		case name == envFile || name == envPython || serviceLinks.MatchString(name):
@@ -62,5 +61,4 @@ func (l *loader) readEnv(env map[string]string) layer {
 			l.warns.addProblem(at, "", "unknown variable%s", didYouMean(name, known))
 		}
 	}
-	return out
 }

@@ -76,13 +76,12 @@ func (l *loader) findFile(o Options, env map[string]string) (name string, data [
 }
 
 // readFile checks a whole file against the known keys.
-func (l *loader) readFile(name string, data []byte) layer {
+func (l *loader) readFile(name string, data []byte) {
 	t := parseTree(name, data, &l.errs)
 	if t.root == nil {
-		return nil
+		return
 	}
 	pairs, _ := t.readPairs(t.root, "")
-	out := layer{}
 	var sources []Source
 	var said Config
 	sections := sectionNames()
@@ -91,17 +90,17 @@ func (l *loader) readFile(name string, data []byte) layer {
 	for _, p := range pairs {
 		switch {
 		case p.name == "listeners":
-			out["listeners"] = l.readListeners(t, p.value)
-			l.places["listeners"] = t.placeOf(p.key)
+			l.values.Set("listeners", l.readListeners(t, p.value))
+			l.noteOrigin("listeners", t.placeOf(p.key), true)
 		case p.name == "sources":
-			l.places["sources"] = t.placeOf(p.key)
+			l.noteOrigin("sources", t.placeOf(p.key), true)
 			for i, n := range t.readElements(p.value, "sources") {
 				sources = append(sources, l.readSource(t, len(sources), n, fmt.Sprintf("sources[%d]", i), ""))
 			}
 		case p.name == mooncakePort:
 			port = &p
 		case p.name == mooncakeSources:
-			l.places["sources"] = t.placeOf(p.key)
+			l.noteOrigin("sources", t.placeOf(p.key), true)
 			entries, _ := t.readPairs(p.value, mooncakeSources)
 			for _, e := range entries {
 				sources = append(sources, l.readSource(t, len(sources), e.value, joinPath(mooncakeSources, e.name), e.name))
@@ -116,24 +115,22 @@ func (l *loader) readFile(name string, data []byte) layer {
 		}
 	}
 	for _, s := range settings {
-		if _, given := l.places[s.path]; given && !l.failed[s.path] {
-			out[s.path] = s.value(&said)
+		if o, given := l.origins[s.path]; given && !o.failed {
+			l.values.Set(s.path, s.value(&said))
 		}
 	}
 	if port != nil { // behind listeners, which it may clash with
-		l.readMooncakePort(t, *port, out)
+		l.readMooncakePort(t, *port)
 	}
 	if sources != nil {
-		out["sources"] = sources
+		l.values.Set("sources", sources)
 	}
-	return out
 }
 
 // readMap begins the map at path.
 func (l *loader) readMap(t *tree, path string, n *yaml.Node) []pair {
-	l.places[path] = t.placeOf(n)
 	pairs, ok := t.readPairs(n, l.nameOf(path))
-	l.failed[path] = !ok
+	l.noteOrigin(path, t.placeOf(n), ok)
 	return pairs
 }
 
@@ -150,14 +147,14 @@ func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, 
 			continue
 		}
 		f, at := fields[i], joinPath(path, p.name)
-		l.places[at] = t.placeOf(p.value)
 		switch {
 		case f.nullable && isNull(p.value):
+			l.noteOrigin(at, t.placeOf(p.value), true)
 		case f.members != nil:
 			l.readWhole(t, at, p.value, f.members, into.FieldByIndex(f.index))
 		default:
 			v, ok := t.readValue(p.value, l.nameOf(at), f.kind)
-			if l.failed[at] = !ok; ok {
+			if l.noteOrigin(at, t.placeOf(p.value), ok); ok {
 				into.FieldByIndex(f.index).Set(reflect.ValueOf(v))
 			}
 		}
@@ -167,16 +164,18 @@ func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, 
 // readWhole reads the map at path into a struct whose fields mean nothing without each other.
 func (l *loader) readWhole(t *tree, path string, n *yaml.Node, fields []field, into reflect.Value) {
 	l.readFields(t, path, l.readMap(t, path, n), fields, into)
-	whole := !l.failed[path]
+	isMap := !l.origins[path].failed
+	whole := isMap
 	for _, f := range fields {
 		at := joinPath(path, f.name)
-		if _, given := l.places[at]; !l.failed[path] && !given && !f.nullable {
+		o, given := l.origins[at]
+		if isMap && !given && !f.nullable {
 			l.errs.addProblem(t.placeOf(n), l.nameOf(at), "is required")
 			whole = false
 		}
-		whole = whole && !l.failed[at]
+		whole = whole && !o.failed
 	}
-	l.failed[path] = !whole
+	l.noteOrigin(path, t.placeOf(n), whole)
 }
 
 // reportUnknownKey reports an unknown key, with the key that was probably meant: one of the same map, or one
@@ -205,9 +204,9 @@ func (l *loader) readListeners(t *tree, n *yaml.Node) []Listener {
 }
 
 // readMooncakePort turns http_server_port into the one listener it stands for.
-func (l *loader) readMooncakePort(t *tree, p pair, out layer) {
-	if _, both := out["listeners"]; both {
-		l.errs.addProblem(t.placeOf(p.key), mooncakePort, "listeners (%s) says the same; keep one of the two", l.places["listeners"])
+func (l *loader) readMooncakePort(t *tree, p pair) {
+	if ours, both := l.origins["listeners"]; both {
+		l.errs.addProblem(t.placeOf(p.key), mooncakePort, "listeners (%s) says the same; keep one of the two", ours)
 		return
 	}
 	v, ok := t.readScalar(p.value, mooncakePort, countKind())
@@ -219,18 +218,16 @@ func (l *loader) readMooncakePort(t *tree, p pair, out layer) {
 		l.errs.addProblem(t.placeOf(p.value), mooncakePort, "%d is out of range 1 to 65535", port)
 		return
 	}
-	out["listeners"] = []Listener{{":" + strconv.Itoa(port), Conductor}}
-	l.places["listeners"] = t.placeOf(p.value)
-	l.names["listeners[0].address"] = mooncakePort
+	l.values.Set("listeners", []Listener{{":" + strconv.Itoa(port), Conductor}})
+	l.noteOrigin("listeners", t.placeOf(p.value), true)
+	l.origins["listeners[0].address"] = origin{place: t.placeOf(p.value), called: mooncakePort}
 }
 
 // readSource reads entry i of the final list of sources, which the reader of the file calls name. instance is
 // its instance id if it gives none.
 func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string) Source {
 	path := fmt.Sprintf("sources[%d]", i)
-	if path != name {
-		l.names[path] = name
-	}
+	l.origins[path] = origin{called: name}
 	s := Source{Registration: registration.Registration{Instance: instance}}
 	pairs := slices.DeleteFunc(l.readMap(t, path, n), func(p pair) bool {
 		switch {
@@ -247,12 +244,12 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string)
 	})
 	l.readFields(t, path, pairs, sourceFields, reflect.ValueOf(&s).Elem())
 	at := joinPath(path, blockSize)
-	_, given := l.places[at]
+	_, given := l.origins[at]
 	switch {
 	case s.BlockSize == AutoCount:
 		s.BlockSize = 0 // the engine tells it
-	case !given && s.Discover == "" && !l.failed[path]:
-		l.errs.addProblem(l.places[path], l.nameOf(at), "is required: the engine's tokens a block")
+	case !given && s.Discover == "" && !l.origins[path].failed:
+		l.errs.addProblem(l.origins[path].place, l.nameOf(at), "is required: the engine's tokens a block")
 	}
 	return s.withTenant()
 }
@@ -263,12 +260,11 @@ func (l *loader) readMediaTTL(t *tree, path string, n *yaml.Node) map[string]tim
 	out := make(map[string]time.Duration, len(pairs))
 	for _, p := range pairs {
 		at := path + "." + p.name
-		l.places[at] = t.placeOf(p.value)
 		if isNull(p.value) {
 			continue
 		}
 		v, ok := t.readScalar(p.value, l.nameOf(at), durationKind())
-		if l.failed[at] = !ok; ok {
+		if l.noteOrigin(at, t.placeOf(p.value), ok); ok {
 			out[p.name] = v.(time.Duration)
 		}
 	}

@@ -55,19 +55,11 @@ func givenFlag(fs *pflag.FlagSet, name string) (string, bool) {
 	return f.Value.String(), true
 }
 
-// fileFlag returns --config, "" when it was not given.
-func fileFlag(fs *pflag.FlagSet) string {
-	name, _ := givenFlag(fs, flagFile)
-	return name
-}
-
 // readFlags reads the flags that were given.
-func (l *loader) readFlags(fs *pflag.FlagSet) layer {
-	out := layer{}
+func (l *loader) readFlags(fs *pflag.FlagSet) {
 	for _, s := range allSettings {
 		if value, ok := givenFlag(fs, s.flag); ok {
-			l.readText(s, value, place{layer: inFlags, name: "flag --" + s.flag}, out)
+			l.readText(s, value, place{layer: inFlags, name: "flag --" + s.flag})
 		}
 	}
-	return out
 }

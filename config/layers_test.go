@@ -328,9 +328,14 @@ func TestFileDiscovery(t *testing.T) {
 	f(Options{File: filepath.Dir(gone)}, "", defaults, "", filepath.Dir(gone)+": cannot read \""+filepath.Dir(gone)+"\": is a directory")
 }
 
-// validate returns all broken rules of a config that was built in code.
+// validate returns all broken rules of a config that was built in code, those of single settings first.
 func validate(c *Config) error {
 	l := newLoader()
+	for _, s := range settings {
+		if _, err := s.kind.parse(s.format(c)); err != nil {
+			l.errs.addProblem(place{}, s.path, "%s", err)
+		}
+	}
 	l.reportComplaints(c.complaints())
 	return l.errs.err()
 }
@@ -350,11 +355,11 @@ func TestValidateBuiltConfig(t *testing.T) {
 	same.Tenant = "default"
 	other := Source{Registration: registration.Registration{Endpoint: "h:1", Rank: -1, BlockSize: 16, Type: "x", Model: "m", Instance: "b"}}
 	c.Sources = []Source{one, same, other}
-	want := `listeners: no listener; without one nobody can ask
-log.level: "loud" is none of debug, info, warn, error
+	want := `log.level: "loud" is none of debug, info, warn, error
 cluster.mode: "some" is none of replicas, shards
 stream.stale_after: -1s is too small; the least is 1ms
 limits.max_contexts: -1 is too small; the least is 0
+listeners: no listener; without one nobody can ask
 stream.queue_bytes_total: too small to hold two messages of the size allowed by limits.max_payload
 sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
 sources[2].type: must be vLLM, SGLang, Mooncake, Standard or LMCache, got "x"

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"maps"
 	"strings"
 
@@ -43,41 +44,49 @@ func (d *Loaded) Place(path string) string { return d.loader.placeOf(path).Strin
 func Load(o Options) (*Loaded, error) {
 	l := newLoader()
 	env := parseEnviron(o.Env)
-	if o.File == "" {
-		o.File = fileFlag(o.Flags)
-	}
+	asked, _ := givenFlag(o.Flags, flagFile)
+	o.File = cmp.Or(o.File, asked)
 	name, data := l.findFile(o, env)
 	return l.load(name, data, env, o)
 }
 
-// A layer is what one of file, environment and flags says: values by path. "listeners" and "sources" are
-// whole lists.
-type layer map[string]any
-
-// A loader reads the layers and remembers, for the checks that follow, where each value came from and which
-// were unreadable.
+// A loader reads the layers over each other and remembers, for the checks that follow, where each value came from and
+// which were unreadable.
 type loader struct {
 	errs    report
 	warns   report
-	places  map[string]place  // path -> where the winning value stands
-	names   map[string]string // path -> what the reader calls it, where the file has another name for it
-	failed  map[string]bool   // paths whose value could not be read
-	vouched map[string]bool   // paths whose value another package has checked
+	values  *viper.Viper // by path, those of later layers over those of earlier ones; "listeners" and "sources" are whole lists
+	origins map[string]origin
+}
+
+// An origin is where the winning value of a path stands, and what became of it.
+type origin struct {
+	place
+	called  string // what the file calls the path, "" if that is the path itself
+	failed  bool   // the value could not be read
+	vouched bool   // another package has checked it
 }
 
 func newLoader() *loader {
-	return &loader{
-		places: map[string]place{}, names: map[string]string{}, failed: map[string]bool{}, vouched: map[string]bool{},
+	l := &loader{values: viper.New(), origins: map[string]origin{}}
+	l.values.SetDefault("sources", []Source(nil))
+	for _, s := range allSettings {
+		l.values.SetDefault(s.path, s.initial)
 	}
+	return l
 }
 
 // load is Load with the file read.
 func (l *loader) load(name string, data []byte, env map[string]string, o Options) (*Loaded, error) {
-	var file layer
 	if name != "" {
-		file = l.readFile(name, data)
+		l.readFile(name, data)
 	}
-	c := mergeLayers(file, l.readEnv(env), l.readFlags(o.Flags))
+	l.readEnv(env)
+	l.readFlags(o.Flags)
+	c := Config{Sources: l.values.Get("sources").([]Source)}
+	for _, s := range allSettings {
+		s.assign(&c, l.values.Get(s.path))
+	}
 	l.addDynamoServer(o.Dynamo, &c)
 	l.reportComplaints(c.complaints())
 	if !o.sourcesApart {
@@ -86,53 +95,37 @@ func (l *loader) load(name string, data []byte, env map[string]string, o Options
 	return &Loaded{Config: c, File: name, Warnings: l.warns.sorted(), loader: l}, l.errs.err()
 }
 
-// mergeLayers lays the layers over the defaults and fills a Config.
-func mergeLayers(layers ...layer) Config {
-	c := Default()
-	v := viper.New()
-	v.SetDefault("sources", c.Sources)
-	for _, s := range allSettings {
-		v.SetDefault(s.path, s.initial)
-	}
-	for _, given := range layers {
-		for path, value := range given {
-			v.Set(path, value)
-		}
-	}
-	for _, s := range allSettings {
-		s.assign(&c, v.Get(s.path))
-	}
-	c.Sources = v.Get("sources").([]Source)
-	return c
+// noteOrigin remembers where the value of a path stands, and whether it could be read.
+func (l *loader) noteOrigin(path string, at place, ok bool) {
+	o := l.origins[path]
+	o.place, o.failed = at, !ok
+	l.origins[path] = o
 }
 
 // readText reads a setting that is given as text, which replaces the value of the layers below, the elements of a list
 // and their mistakes included.
-func (l *loader) readText(s setting, value string, at place, out layer) {
-	element := s.path + "["
-	maps.DeleteFunc(l.places, func(path string, _ place) bool { return strings.HasPrefix(path, element) })
-	maps.DeleteFunc(l.failed, func(path string, _ bool) bool { return strings.HasPrefix(path, element) })
-	maps.DeleteFunc(l.names, func(path, _ string) bool { return strings.HasPrefix(path, element) })
+func (l *loader) readText(s setting, value string, at place) {
+	maps.DeleteFunc(l.origins, func(path string, _ origin) bool { return strings.HasPrefix(path, s.path+"[") })
 	v, err := s.kind.parse(strings.TrimSpace(value))
 	if err != nil && at.layer == inEnv && s.env() == envLevel {
 		// Mooncake takes an unknown level for INFO and starts.
 		l.warns.addProblem(at, s.path, "%s; taken for \"info\"", err)
 		v, err = "info", nil
 	}
-	l.places[s.path], l.failed[s.path] = at, err != nil
+	l.noteOrigin(s.path, at, err == nil)
 	if err != nil {
 		for reason := range strings.SplitSeq(err.Error(), "\n") {
 			l.errs.addProblem(at, s.path, "%s", reason)
 		}
 		return
 	}
-	out[s.path] = v
+	l.values.Set(s.path, v)
 }
 
 // nameOf returns what the reader calls a path.
 func (l *loader) nameOf(path string) string {
-	if name, ok := l.names[path]; ok {
-		return name
+	if called := l.origins[path].called; called != "" {
+		return called
 	}
 	if i := strings.LastIndexByte(path, '.'); i > 0 {
 		return joinPath(l.nameOf(path[:i]), path[i+1:])
@@ -143,8 +136,8 @@ func (l *loader) nameOf(path string) string {
 // placeOf returns where a path was given, or else what holds it.
 func (l *loader) placeOf(path string) place {
 	for ; path != ""; path = parentPath(path) {
-		if at, ok := l.places[path]; ok {
-			return at
+		if o, ok := l.origins[path]; ok {
+			return o.place
 		}
 	}
 	return place{}
@@ -153,7 +146,7 @@ func (l *loader) placeOf(path string) place {
 // isUnreadable reports whether a value, or what holds it, could not be read.
 func (l *loader) isUnreadable(path string) bool {
 	for ; path != ""; path = parentPath(path) {
-		if l.failed[path] {
+		if l.origins[path].failed {
 			return true
 		}
 	}

@@ -19,7 +19,7 @@ type complaint struct {
 // that could not be read: they are reported already.
 func (l *loader) reportComplaints(complaints []complaint) {
 	for _, e := range complaints {
-		if l.isUnreadable(e.path) || l.vouched[e.path] {
+		if l.isUnreadable(e.path) || l.origins[e.path].vouched {
 			continue
 		}
 		message := e.message
@@ -43,9 +43,9 @@ func (l *loader) reportComplaints(complaints []complaint) {
 // anyUnreadable reports whether a path or a part of it could not be read, so that a clash
 // may not be real.
 func (l *loader) anyUnreadable(paths ...string) bool {
-	for failed, yes := range l.failed {
+	for at, o := range l.origins {
 		for _, path := range paths {
-			if yes && (failed == path || strings.HasPrefix(failed, path+".")) {
+			if o.failed && (at == path || strings.HasPrefix(at, path+".")) {
 				return true
 			}
 		}
@@ -53,7 +53,8 @@ func (l *loader) anyUnreadable(paths ...string) bool {
 	return false
 }
 
-// complaints lists every broken rule in the order of the struct.
+// complaints lists every broken rule that is about more than one setting, about listeners or about sources. Each layer
+// has checked the settings alone when it read them.
 func (c *Config) complaints() (out []complaint) {
 	add := func(path, format string, args ...any) {
 		out = append(out, complaint{path: path, message: fmt.Sprintf(format, args...)})
@@ -82,11 +83,6 @@ func (c *Config) complaints() (out []complaint) {
 		addresses[one.Address] = path
 	}
 
-	for _, s := range settings {
-		if _, err := s.kind.parse(s.format(c)); err != nil {
-			add(s.path, "%s", err)
-		}
-	}
 	if c.Stream.QueueBytesTotal/2 < c.Limits.MaxPayload { // half is for live batches
 		clash("stream.queue_bytes_total", "limits.max_payload", "too small to hold two messages of the size allowed by")
 	}
