@@ -16,6 +16,8 @@ type FieldError struct {
 	Path    string // the key, such as sources[2].endpoint; "" when the whole place is meant
 	Place   string // file:line:column, file, env NAME or flag --name; "" for a value built in code
 	Message string
+
+	at place
 }
 
 // Error returns "place: path: message" without the parts that are empty.
@@ -54,34 +56,23 @@ func (p place) String() string {
 
 // A report collects problems and lists them in the order of a reader: file from top to
 // bottom, environment, flags.
-type report struct {
-	found []problem
-}
-
-type problem struct {
-	at place
-	FieldError
-}
+type report []FieldError
 
 // addProblem records a mistake in the value of path, which stands at.
 func (r *report) addProblem(at place, path, format string, args ...any) {
-	r.found = append(r.found, problem{at, FieldError{path, at.String(), fmt.Sprintf(format, args...)}})
+	*r = append(*r, FieldError{path, at.String(), fmt.Sprintf(format, args...), at})
 }
 
 // sorted returns the problems in order.
-func (r *report) sorted() []FieldError {
-	slices.SortStableFunc(r.found, func(a, b problem) int {
+func (r report) sorted() []FieldError {
+	slices.SortStableFunc(r, func(a, b FieldError) int {
 		return cmp.Or(cmp.Compare(a.at.layer, b.at.layer), cmp.Compare(a.at.line, b.at.line), cmp.Compare(a.at.col, b.at.col))
 	})
-	var out []FieldError
-	for _, p := range r.found {
-		out = append(out, p.FieldError)
-	}
-	return out
+	return r
 }
 
 // err joins the problems, nil when there are none.
-func (r *report) err() error {
+func (r report) err() error {
 	var errs []error
 	for _, e := range r.sorted() {
 		errs = append(errs, e)

@@ -105,7 +105,7 @@ func (l *loader) noteOrigin(path string, at place, ok bool) {
 // readText reads a setting that is given as text, which replaces the value of the layers below, the elements of a list
 // and their mistakes included.
 func (l *loader) readText(s setting, value string, at place) {
-	maps.DeleteFunc(l.origins, func(path string, _ origin) bool { return strings.HasPrefix(path, s.path+"[") })
+	maps.DeleteFunc(l.origins, func(path string, _ origin) bool { return isWithin(path, s.path) })
 	v, err := s.kind.parse(strings.TrimSpace(value))
 	if err != nil && at.layer == inEnv && s.env() == envLevel {
 		// Mooncake takes an unknown level for INFO and starts.
@@ -151,6 +151,12 @@ func (l *loader) isUnreadable(path string) bool {
 		}
 	}
 	return false
+}
+
+// isWithin reports whether a path is another one, or a part of it.
+func isWithin(path, whole string) bool {
+	rest, found := strings.CutPrefix(path, whole)
+	return found && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 // parentPath returns the path of what holds a path: sources[2] for sources[2].endpoint, and sources for that.

@@ -137,27 +137,20 @@ func ReadSources(path string) ([]Source, error) {
 
 // soundSources returns the sources that have no mistake, or none if a mistake is in no source.
 func (d *Loaded) soundSources() (sound []Source) {
-	names := make(map[string]int) // of the sources, as paths of mistakes have them
-	for i := range d.Config.Sources {
-		names[d.loader.nameOf(fmt.Sprintf("sources[%d]", i))] = i
-	}
-	faulty := make(map[int]bool)
-	for _, p := range d.loader.errs.found {
-		path := p.Path
-		i, found := names[path]
-		for !found && path != "" {
-			path = parentPath(path)
-			i, found = names[path]
-		}
-		if !found {
-			return nil
-		}
-		faulty[i] = true
-	}
+	inSources := 0
 	for i, s := range d.Config.Sources {
-		if !faulty[i] {
+		name, before := d.loader.nameOf(fmt.Sprintf("sources[%d]", i)), inSources
+		for _, mistake := range d.loader.errs {
+			if isWithin(mistake.Path, name) {
+				inSources++
+			}
+		}
+		if inSources == before {
 			sound = append(sound, s)
 		}
+	}
+	if inSources < len(d.loader.errs) {
+		return nil
 	}
 	return sound
 }

@@ -39,9 +39,7 @@ func fieldsOf(of reflect.Type) (out []field) {
 	return out
 }
 
-var (
-	listenerFields = fieldsOf(reflect.TypeFor[Listener]())
-)
+var listenerFields = fieldsOf(reflect.TypeFor[Listener]())
 
 // sourceFields are the fields of a source: what to ask, and those of a registration.
 var sourceFields = func() []field {
