@@ -83,37 +83,32 @@ func (l *loader) readFile(name string, data []byte) {
 	}
 	pairs, _ := t.readPairs(t.root, "")
 	var sources []Source
-	var said Config
-	sections := sectionNames()
-	known := append([]string{"listeners", "sources", mooncakePort, mooncakeSources}, sections...)
 	var port *pair
-	for _, p := range pairs {
-		switch {
-		case p.name == "listeners":
+	sections := slices.DeleteFunc(pairs, func(p pair) bool {
+		switch p.name {
+		case "listeners":
 			l.values.Set("listeners", l.readListeners(t, p.value))
 			l.noteOrigin("listeners", t.placeOf(p.key), true)
-		case p.name == "sources":
+		case "sources":
 			l.noteOrigin("sources", t.placeOf(p.key), true)
 			for i, n := range t.readElements(p.value, "sources") {
 				sources = append(sources, l.readSource(t, len(sources), n, fmt.Sprintf("sources[%d]", i), ""))
 			}
-		case p.name == mooncakePort:
+		case mooncakePort:
 			port = &p
-		case p.name == mooncakeSources:
+		case mooncakeSources:
 			l.noteOrigin("sources", t.placeOf(p.key), true)
 			entries, _ := t.readPairs(p.value, mooncakeSources)
 			for _, e := range entries {
 				sources = append(sources, l.readSource(t, len(sources), e.value, joinPath(mooncakeSources, e.name), e.name))
 			}
-		case slices.Contains(sections, p.name):
-			pairs, _ := t.readPairs(p.value, p.name)
-			i := slices.IndexFunc(settings, func(s setting) bool { return s.sectionName() == p.name })
-			section := reflect.ValueOf(&said).Elem().Field(settings[i].index[0])
-			l.readFields(t, p.name, pairs, fieldsOf(section.Type()), section)
 		default:
-			l.reportUnknownKey(t, p, "", known)
+			return false
 		}
-	}
+		return true
+	})
+	var said Config
+	l.readFields(t, "", sections, fileFields, reflect.ValueOf(&said).Elem())
 	for _, s := range settings {
 		if o, given := l.origins[s.path]; given && !o.failed {
 			l.values.Set(s.path, s.value(&said))
@@ -150,8 +145,11 @@ func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, 
 		switch {
 		case f.nullable && isNull(p.value):
 			l.noteOrigin(at, t.placeOf(p.value), true)
-		case f.members != nil:
+		case f.members != nil && f.nullable:
 			l.readWhole(t, at, p.value, f.members, into.FieldByIndex(f.index))
+		case f.members != nil:
+			section, _ := t.readPairs(p.value, at)
+			l.readFields(t, at, section, f.members, into.FieldByIndex(f.index))
 		default:
 			v, ok := t.readValue(p.value, l.nameOf(at), f.kind)
 			if l.noteOrigin(at, t.placeOf(p.value), ok); ok {

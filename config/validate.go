@@ -69,9 +69,6 @@ func (c *Config) complaints() (out []complaint) {
 	addresses := map[string]string{}
 	for i, one := range c.Listeners {
 		path := fmt.Sprintf("listeners[%d]", i)
-		if _, err := dialectKind.parse(one.Dialect); err != nil {
-			add(path+".dialect", "%s", err)
-		}
 		port, err := checkAddress(one.Address)
 		if err != nil {
 			add(path+".address", "%s", err)

@@ -1,9 +1,6 @@
 package config
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // Setting is one setting as operators may see it: without secrets.
 type Setting struct {
@@ -54,11 +51,6 @@ func (s setting) hideSecrets(value string) string {
 		urls[i] = scheme + "://" + rest
 	}
 	return strings.Join(urls, ",")
-}
-
-// Live reports whether a running server takes over a setting.
-func Live(path string) bool {
-	return path == "sources" || slices.ContainsFunc(settings, func(s setting) bool { return s.path == path && s.live })
 }
 
 // A Change is one setting that differs between two configs. Was and Is are written as in a file.

@@ -31,15 +31,25 @@ type field struct {
 // fieldsOf returns the fields of a struct that files have.
 func fieldsOf(of reflect.Type) (out []field) {
 	for i := range of.NumField() {
-		name, options, _ := strings.Cut(of.Field(i).Tag.Get("yaml"), ",")
-		if name != "" {
-			out = append(out, field{name, []int{i}, kindOf(of.Field(i)), options == "omitempty", nil})
+		member := of.Field(i)
+		name, options, _ := strings.Cut(member.Tag.Get("yaml"), ",")
+		if name == "" {
+			continue
 		}
+		f := field{name: name, index: []int{i}, kind: kindOf(member), nullable: options == "omitempty"}
+		if member.Type.Kind() == reflect.Struct {
+			f.members = fieldsOf(member.Type)
+		}
+		out = append(out, f)
 	}
 	return out
 }
 
-var listenerFields = fieldsOf(reflect.TypeFor[Listener]())
+var (
+	configFields   = fieldsOf(reflect.TypeFor[Config]())
+	fileFields     = append(slices.Clip(configFields), field{name: mooncakePort}, field{name: mooncakeSources})
+	listenerFields = fieldsOf(reflect.TypeFor[Listener]())
+)
 
 // sourceFields are the fields of a source: what to ask, and those of a registration.
 var sourceFields = func() []field {
@@ -102,15 +112,12 @@ func walkConfig() (out []setting) {
 		out = append(out, s)
 		return &out[len(out)-1]
 	}
-	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
+	for _, f := range configFields {
 		section := reflect.TypeFor[Config]().FieldByIndex(f.index)
 		if f.name == "listeners" {
 			add("Config", section, f, f.name, f.index...).help += "; dialects: " + strings.Join(dialectKind.words, ", ")
 		}
-		if section.Type.Kind() != reflect.Struct {
-			continue
-		}
-		for k, member := range fieldsOf(section.Type) {
+		for k, member := range f.members {
 			tags := section.Type.FieldByIndex(member.index)
 			s := add(section.Type.Name(), tags, member, f.name+"."+member.name, f.index[0], member.index[0])
 			if k == 0 {
@@ -180,12 +187,4 @@ func (s setting) format(c *Config) string { return formatValue(s.value(c)) }
 func (s setting) sectionName() string {
 	name, _, _ := strings.Cut(s.path, ".")
 	return name
-}
-
-// sectionNames returns the maps of a file that have settings, in order.
-func sectionNames() (names []string) {
-	for _, s := range settings {
-		names = append(names, s.sectionName())
-	}
-	return slices.Compact(names)
 }

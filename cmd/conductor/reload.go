@@ -207,7 +207,7 @@ func keysOf(all []config.Source) (keys []string) {
 	return keys
 }
 
-// applyLiveSettings takes over the settings that config.Live names, but those of the Conductor. Nothing here can fail.
+// applyLiveSettings takes over the settings whose tag is reload, but those of the Conductor. Nothing here can fail.
 func (r *reloader) applyLiveSettings(c *config.Config) {
 	setLevel(c.Log.Level)
 	r.places.SetBound(maxQueries(), c.Limits.QueryWait)
