@@ -14,6 +14,8 @@ import (
 
 // Here are the checks of single texts, which say what is wrong with a text and how to write it.
 
+func checkNothing(string) error { return nil }
+
 // checkFilled checks a text of at least one byte.
 func checkFilled(s string) error {
 	if s == "" {
@@ -118,7 +120,7 @@ func checkAddress(address string) (port int, err error) {
 	}
 	_, text, err := net.SplitHostPort(address)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no host:port: %s", address, splitReason(err))
+		return 0, fmt.Errorf("%q is no host:port: %s", address, strings.TrimPrefix(err.Error(), "address "+address+": "))
 	}
 	port, err = strconv.Atoi(text)
 	if err != nil || port < 0 || port > 65535 {
@@ -137,13 +139,4 @@ func checkRemoteAddress(s string) error {
 		return fmt.Errorf("%q %w", s, err)
 	}
 	return nil
-}
-
-// splitReason returns the reason of an error of net.SplitHostPort without the address, which the caller prints.
-func splitReason(err error) string {
-	var e *net.AddrError
-	if errors.As(err, &e) {
-		return e.Err
-	}
-	return err.Error()
 }

@@ -32,12 +32,12 @@ type kind struct {
 
 // textKinds are the kinds of texts and of lists of texts, by the tag kind of their field.
 var textKinds = map[string]kind{
-	"":          textKind("string", "text", nil),
+	"":          textKind("string", "text", checkNothing),
 	"filled":    textKind("string", "text", checkFilled),
 	"header":    textKind("string", "the name of an HTTP header", checkHeader),
 	"url":       textKind("url", "a URL", checkURLOrNone),
 	"store":     textKind("url", "a URL", checkStoreURL),
-	"names":     listKind("names", "a list of names", func(string) error { return nil }),
+	"names":     listKind("names", "a list of names", checkNothing),
 	"urls":      listKind("urls", "a list of URLs", checkURL),
 	"addresses": listKind("addresses", "a list of host:port", checkRemoteAddress),
 	"rules":     listKind("rules", "a list of rules such as tcp://10.0.0.0/8", reach.CheckRule),
@@ -125,12 +125,7 @@ func formatValue(v any) string {
 // textKind is any text that passes the check. A file must quote what YAML would read as a number.
 func textKind(word, wants string, check func(string) error) kind {
 	return kind{word: word, wants: wants, tags: []string{"!!str"}, parse: func(s string) (any, error) {
-		if check != nil {
-			if err := check(s); err != nil {
-				return nil, err
-			}
-		}
-		return s, nil
+		return s, check(s)
 	}}
 }
 
