@@ -128,6 +128,10 @@ var table = []room{
 		"conductor/inspect", "conductor/invalid", "conductor/lmcache", "conductor/names", "conductor/normalize", "conductor/pool",
 		"conductor/registration", "conductor/scope", "conductor/statelog", "conductor/status", "events/...", "index/...", "tiers"},
 		modules: []string{zerolog, xxh3}, not: append([]string{"flag", "os"}, httpOrJSON...)},
+	// Reports of what instances found in, how right answers were out.
+	{dir: "conductor/feedback", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/invalid", "conductor/registration",
+		"conductor/status"}, modules: []string{prometheus, zerolog}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
+		noClock: true},
 	// Records of a tape in, the Conductor that wrote them out.
 	{dir: "conductor/replay", rooms: []string{"conductor", "events", "events/objectkey", "events/stream", "events/tape", "events/wire",
 		"index"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
@@ -486,8 +490,9 @@ func within(dir, room string) bool { return dir == room || strings.HasPrefix(dir
 
 // valuesOfConductor are rooms whose types the application's own functions take and return, so whatever may import
 // conductor may import them.
-var valuesOfConductor = []string{"conductor/catalog", "conductor/explain", "conductor/image", "conductor/ingest",
-	"conductor/inspect", "conductor/invalid", "conductor/match", "conductor/registration", "conductor/scope", "conductor/status"}
+var valuesOfConductor = []string{"conductor/catalog", "conductor/explain", "conductor/feedback", "conductor/image",
+	"conductor/ingest", "conductor/inspect", "conductor/invalid", "conductor/match", "conductor/registration", "conductor/scope",
+	"conductor/status"}
 
 // forbids says why the room may not import a package, "" if it may.
 func (r room) forbids(imported string) string {

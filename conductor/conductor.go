@@ -42,6 +42,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/feedback"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
@@ -144,7 +145,7 @@ type Conductor struct {
 	unfound  atomic.Pointer[func() []status.SourceState] // see AwaitUnfound
 	sharing  *sharing                                    // see Share; nil for none
 	keeper   RegistrationKeeper                          // see KeepRegistrations; nil for none
-	feedback feedback
+	feedback *feedback.Table
 	serving  Serving
 	mirror   Mirror // see MirrorBy; nil for none
 }
@@ -176,6 +177,7 @@ func New(opts Options) *Conductor {
 		Tape: opts.Tape, Log: opts.Log, Now: opts.Now,
 	})
 	c.matcher = match.New(c.catalog, opts.Memo, opts.Now)
+	c.feedback = feedback.New(feedback.Options{Catalog: c.catalog, Resync: c.sources.Resync, Now: opts.Now, Log: &c.opts.Log})
 	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
 	return c
 }

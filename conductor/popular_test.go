@@ -13,6 +13,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/feedback"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/prefixes"
@@ -142,7 +143,7 @@ func TestFeedback(t *testing.T) {
 		report := func(instance string, matched, cached, times int) (resyncs int) {
 			t.Helper()
 			for range times {
-				res, err := view.Feedback(conductor.Feedback{Instance: instance, Medium: "GPU", Matched: matched, Cached: cached})
+				res, err := view.Feedback(feedback.Report{Instance: instance, Medium: "GPU", Matched: matched, Cached: cached})
 				must.Succeed(t, err)
 				if res.Resynced {
 					resyncs++
@@ -182,11 +183,11 @@ func TestFeedback(t *testing.T) {
 			all[0].Recall != 1 {
 			t.Errorf("%+v", all)
 		}
-		if _, err := view.Feedback(conductor.Feedback{Instance: "nil"}); !errors.Is(err, ingest.ErrNotFound) {
+		if _, err := view.Feedback(feedback.Report{Instance: "nil"}); !errors.Is(err, ingest.ErrNotFound) {
 			t.Errorf("an unknown instance: %v", err)
 		}
 		foreign := b.conductor.For(operatorOf("other"))
-		if _, err := foreign.Feedback(conductor.Feedback{Instance: "A"}); !errors.Is(err, conductor.ErrForbidden) ||
+		if _, err := foreign.Feedback(feedback.Report{Instance: "A"}); !errors.Is(err, conductor.ErrForbidden) ||
 			len(foreign.Inspect().Reported()) != 0 {
 			t.Errorf("another tenant: %v, %v", err, foreign.Inspect().Reported())
 		}

@@ -23,6 +23,7 @@ type Tunables struct {
 // Tune replaces the tunables. Sources beyond a smaller MaxSources stay.
 func (c *Conductor) Tune(t Tunables) {
 	c.tuned.Store(&t)
+	c.feedback.Tune(t.MaxError, t.SourceSeries)
 	c.matcher.HideUnsalted(t.SaltedOnly)
 	c.sources.Tune(ingest.Limits{MaxSources: t.MaxSources, MaxTenantSources: t.MaxTenantSources, MaxTokenID: t.MaxTokenID})
 	if t.ExpectedBytes > 0 {

@@ -55,7 +55,7 @@ func BenchmarkScrape(b *testing.B) {
 			}, ingest.RegisterOptions{Static: true, AnyEndpoint: true}))
 		}
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c},
+		registry.MustRegister(conductor.Collector{Conductor: c}, c.Reports(),
 			conductor.ExpectedCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c},
 			dynamo.New(dynamo.Config{Conductor: c}))
 		handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true})

@@ -327,7 +327,7 @@ func (s *serving) registerMetrics() {
 	c := s.conductor
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(),
 		memory.Collector{Conductor: c}, unclaimedMessages(s.sockets), accessLogLosses(s.accessLog),
-		conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.ExpectedCollector{Conductor: c},
+		conductor.Collector{Conductor: c}, c.Reports(), conductor.ExpectedCollector{Conductor: c},
 		conductor.LivesCollector{Conductor: c}, s.targets, s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.places, s.budget,
 		&s.listeners.Connections, s.timing, s.calls, s.watches)
 	s.metrics.MustRegister(s.replicas.collectors()...)

@@ -8,6 +8,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/feedback"
 	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
@@ -23,7 +24,7 @@ func (a *api) feedback(g *gin.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	report := conductor.Feedback{
+	report := feedback.Report{
 		Instance: f.required("instance_id"), Tenant: f.text("tenant_id"), Medium: f.text("medium"),
 		Matched: f.integer("matched_tokens", 0), Cached: f.integer("cached_tokens", 0),
 	}

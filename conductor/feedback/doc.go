@@ -1,0 +1,14 @@
+// Package feedback compares answers with what instances found. A router or an engine reports of a request how many tokens
+// an answer promised and how many were there; the table keeps both by instance and medium, as a moving average of about 50
+// reports and as totals since the start.
+//
+//	Report --Add--> Table --> precision, recall; a finding and a resync if they are too low    feedback.go
+//	                  |---> Totals, for people                                                 totals.go
+//	                  |---> series, for Prometheus                                             metrics.go
+//
+// Invariants: a table keeps nothing of an instance that has left, once somebody has asked for Totals; an instance has reports
+// of at most 8 media, because clients name them.
+//
+// All methods are safe for concurrent use. Add costs one lock and no look at an index. It calls Options.Resync under that lock,
+// so Resync must not call the table.
+package feedback
