@@ -138,7 +138,7 @@ var table = []room{
 	// Questions of people in, explanations out.
 	{dir: "conductor/explain", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/ingest", "conductor/inspect",
 		"conductor/lifetime", "conductor/lmcache", "conductor/match", "conductor/names", "conductor/prefixes", "conductor/registration",
-		"conductor/scope", "events", "events/stream", "index", "index/hash", "tiers"},
+		"conductor/scope", "events", "events/stream", "events/zmq", "index", "index/hash", "tiers"},
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Queries in, answers out.
 	{dir: "conductor/match", rooms: []string{"conductor/catalog", "conductor/expect", "conductor/invalid", "conductor/lifetime",

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/explain"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 )
@@ -31,7 +31,7 @@ type Target struct {
 type lists struct {
 	targets   []Target
 	reporters []ingest.Reporter
-	topics    []conductor.UnclaimedTopic
+	topics    []explain.UnclaimedTopic
 }
 
 // listsRow is lists as a document has them.
