@@ -128,6 +128,11 @@ var table = []room{
 		"conductor/inspect", "conductor/invalid", "conductor/lmcache", "conductor/names", "conductor/normalize", "conductor/pool",
 		"conductor/registration", "conductor/scope", "conductor/statelog", "conductor/status", "events/...", "index/...", "tiers"},
 		modules: []string{zerolog, xxh3}, not: append([]string{"flag", "os"}, httpOrJSON...)},
+	// Sources, indexes and queries in, numbers and series out.
+	{dir: "conductor/meter", rooms: []string{"conductor/catalog", "conductor/expect", "conductor/explain", "conductor/ingest",
+		"conductor/lmcache", "conductor/match", "conductor/registration", "conductor/scope", "conductor/status", "events/payload",
+		"events/tape", "index", "index/hash"}, modules: []string{prometheus},
+		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Reports of what instances found in, how right answers were out.
 	{dir: "conductor/feedback", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/invalid", "conductor/registration",
 		"conductor/status"}, modules: []string{prometheus, zerolog}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
@@ -284,7 +289,7 @@ var table = []room{
 	// The plug-in for llm-d's picker is a module of its own, and so is what declares llm-d's interface.
 	{dir: "integrations/llmd", rooms: []string{"client"}, modules: []string{"github.com/llm-d/llm-d-router"}},
 	// Limit, headroom and account of the memory of a process.
-	{dir: "internal/memory", rooms: []string{"conductor", "events/payload"}, anything: true},
+	{dir: "internal/memory", rooms: []string{"conductor/meter", "events/payload"}, anything: true},
 	// What tests need that start programs, and that read documents.
 	{dir: "internal/proctest", tests: true},
 	{dir: "internal/doctest", tests: true, rooms: []string{"internal/must"}},
@@ -491,8 +496,8 @@ func within(dir, room string) bool { return dir == room || strings.HasPrefix(dir
 // valuesOfConductor are rooms whose types the application's own functions take and return, so whatever may import
 // conductor may import them.
 var valuesOfConductor = []string{"conductor/catalog", "conductor/explain", "conductor/feedback", "conductor/image",
-	"conductor/ingest", "conductor/inspect", "conductor/invalid", "conductor/match", "conductor/registration", "conductor/scope",
-	"conductor/status"}
+	"conductor/ingest", "conductor/inspect", "conductor/invalid", "conductor/match", "conductor/meter", "conductor/registration",
+	"conductor/scope", "conductor/status"}
 
 // forbids says why the room may not import a package, "" if it may.
 func (r room) forbids(imported string) string {

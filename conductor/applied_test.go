@@ -83,7 +83,7 @@ func TestMemoryHoldsAppliedBatches(t *testing.T) {
 		if got, _ := applied(t, b.conductor, "A|default|0", tape.Range{Epoch: 1, From: 2}); got[0] != tape.ErrGone.Error() {
 			t.Errorf("%q", got)
 		}
-		for _, part := range b.conductor.Memory() {
+		for _, part := range b.conductor.Meter().Memory() {
 			if part.Name == "journal" && (part.Bytes == 0 || part.Bytes > 2*(64<<10)) {
 				t.Errorf("the journal takes %d bytes", part.Bytes)
 			}

@@ -87,7 +87,7 @@ func TestInventedOwners(t *testing.T) {
 				t.Errorf("%s: a holder of before has no room: %d blocks, then %d", name, s.Blocks, again.Blocks)
 			}
 			r := prometheus.NewPedanticRegistry()
-			r.MustRegister(conductor.Collector{Conductor: b.conductor})
+			r.MustRegister(b.conductor.Meter())
 			families, err := r.Gather()
 			must.Succeed(t, err)
 			for _, family := range families {

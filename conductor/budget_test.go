@@ -29,7 +29,7 @@ func TestMaxBytesTotal(t *testing.T) {
 		if n := b.conductor.Services()[0].Dropped[events.OverBudget]; n == 0 {
 			t.Error("no block counts as refused")
 		}
-		if n := b.conductor.IndexBytes(); n > 96<<10 {
+		if n := b.conductor.Meter().IndexBytes(); n > 96<<10 {
 			t.Errorf("the indexes take %d bytes", n)
 		}
 	})

@@ -100,7 +100,7 @@ func TestConcurrentUse(t *testing.T) {
 		t.Errorf("contexts left behind: %+v", views)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: b.conductor})
+	registry.MustRegister(b.conductor.Meter())
 	families, err := registry.Gather()
 	must.Succeed(t, err)
 	for _, f := range families {

@@ -45,9 +45,9 @@ import (
 	"example.com/conductor/conductor/feedback"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/meter"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
-	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/objectkey"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
@@ -136,15 +136,15 @@ type Conductor struct {
 	catalog *catalog.Catalog
 	sources *ingest.Sources
 	matcher *match.Matcher
+	meter   *meter.Meter
 
 	opts Options
 	now  func() time.Time
 
 	saltKey  [32]byte // of the texts that stand for salts
 	tuned    atomic.Pointer[Tunables]
-	unfound  atomic.Pointer[func() []status.SourceState] // see AwaitUnfound
-	sharing  *sharing                                    // see Share; nil for none
-	keeper   RegistrationKeeper                          // see KeepRegistrations; nil for none
+	sharing  *sharing           // see Share; nil for none
+	keeper   RegistrationKeeper // see KeepRegistrations; nil for none
 	feedback *feedback.Table
 	serving  Serving
 	mirror   Mirror // see MirrorBy; nil for none
@@ -177,6 +177,8 @@ func New(opts Options) *Conductor {
 		Tape: opts.Tape, Log: opts.Log, Now: opts.Now,
 	})
 	c.matcher = match.New(c.catalog, opts.Memo, opts.Now)
+	c.meter = meter.New(meter.Options{Catalog: c.catalog, Sources: c.sources, Matcher: c.matcher, Memo: opts.Memo, Tape: opts.Tape,
+		Payloads: opts.Stream.Memory, Now: opts.Now})
 	c.feedback = feedback.New(feedback.Options{Catalog: c.catalog, Resync: c.sources.Resync, Now: opts.Now, Log: &c.opts.Log})
 	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
 	return c

@@ -34,7 +34,7 @@ func TestContextBomb(t *testing.T) {
 			t.Errorf("an adapter of before: %s", answer)
 		}
 		r := prometheus.NewPedanticRegistry()
-		r.MustRegister(conductor.Collector{Conductor: b.conductor})
+		r.MustRegister(b.conductor.Meter())
 		families, err := r.Gather()
 		must.Succeed(t, err)
 		for _, f := range families {

@@ -28,7 +28,7 @@ func TestFindingIsToldOnce(t *testing.T) {
 		b.run("register I")
 		found := func() bool {
 			r := prometheus.NewRegistry()
-			r.MustRegister(conductor.Collector{Conductor: b.conductor})
+			r.MustRegister(b.conductor.Meter())
 			families, err := r.Gather()
 			must.Succeed(t, err)
 			for _, f := range families {

@@ -82,7 +82,7 @@ func TestExpectations(t *testing.T) {
 func expectedSeries(t testing.TB, c *conductor.Conductor) map[string][]*dto.Metric {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(conductor.ExpectedCollector{Conductor: c})
+	r.MustRegister(c.Meter().ExpectedCollector())
 	families, err := r.Gather()
 	must.Succeed(t, err)
 	all := make(map[string][]*dto.Metric)

@@ -23,7 +23,7 @@ import (
 func series(t testing.TB, c *conductor.Conductor) map[string][]*dto.Metric {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
-	r.MustRegister(conductor.Collector{Conductor: c})
+	r.MustRegister(c.Meter())
 	families, err := r.Gather()
 	must.Succeed(t, err)
 	all := make(map[string][]*dto.Metric)

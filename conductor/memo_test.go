@@ -33,7 +33,7 @@ func TestMemoMetrics(t *testing.T) {
 		c := conductor.New(conductor.Options{Memo: m, Log: zerolog.Nop()})
 		defer c.Close()
 		r := prometheus.NewRegistry()
-		r.MustRegister(conductor.Collector{Conductor: c})
+		r.MustRegister(c.Meter())
 		families, err := r.Gather()
 		must.Succeed(t, err)
 		got := make(map[string]float64)

@@ -78,7 +78,7 @@ func TestPopular(t *testing.T) {
 			t.Errorf("another tenant sees %+v", foreign)
 		}
 		part := int64(0)
-		for _, m := range b.conductor.Memory() {
+		for _, m := range b.conductor.Meter().Memory() {
 			if m.Name == "prefixes" {
 				part = m.Bytes
 			}

@@ -120,7 +120,7 @@ func (m *routedModel) play() {
 	m.both("unregister N")
 	time.Sleep(11 * time.Minute)
 	synctest.Wait()
-	for _, part := range m.told.conductor.Memory() {
+	for _, part := range m.told.conductor.Meter().Memory() {
 		if part.Name == "expected" && part.Bytes != 0 {
 			m.t.Errorf("%d bytes are left", part.Bytes)
 		}

@@ -91,7 +91,7 @@ func TestRouted(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		for _, m := range b.conductor.Memory() {
+		for _, m := range b.conductor.Meter().Memory() {
 			if m.Name == "expected" && m.Bytes != 0 {
 				t.Errorf("%d bytes are left", m.Bytes)
 			}
@@ -152,7 +152,7 @@ func TestRoutedApproximate(t *testing.T) {
 			check("a/b", "A 0/1 0:0/1, B 0/0 0:0/0", "A 1/1 0:1/1, B 0/0 0:0/0")
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			for _, m := range b.conductor.Memory() {
+			for _, m := range b.conductor.Meter().Memory() {
 				if m.Name == "expected" && m.Bytes != 0 {
 					t.Errorf("%d bytes are left", m.Bytes)
 				}
@@ -184,7 +184,7 @@ func TestReportsRaceUnregistering(t *testing.T) {
 		_, err := b.conductor.Unregister(registration.Key{Instance: "A"})
 		must.Report(t, err)
 		<-done
-		for _, m := range b.conductor.Memory() {
+		for _, m := range b.conductor.Meter().Memory() {
 			if m.Name == "expected" && m.Bytes != 0 {
 				t.Fatalf("%d bytes are left", m.Bytes)
 			}

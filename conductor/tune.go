@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/meter"
 	"example.com/conductor/conductor/status"
 )
 
@@ -23,6 +24,7 @@ type Tunables struct {
 // Tune replaces the tunables. Sources beyond a smaller MaxSources stay.
 func (c *Conductor) Tune(t Tunables) {
 	c.tuned.Store(&t)
+	c.meter.Tune(meter.Limits{MinSynced: t.MinSynced, Series: t.SourceSeries})
 	c.feedback.Tune(t.MaxError, t.SourceSeries)
 	c.matcher.HideUnsalted(t.SaltedOnly)
 	c.sources.Tune(ingest.Limits{MaxSources: t.MaxSources, MaxTenantSources: t.MaxTenantSources, MaxTokenID: t.MaxTokenID})

@@ -70,6 +70,9 @@ func (v View) Inspect() Inspection { return Inspection(v) }
 // Reader returns what the client may see.
 func (v View) Reader() Reader { return v.reader }
 
+// Tenants returns the tenants that the client of the view may name.
+func (v View) Tenants() scope.Tenants { return v.reader.Tenants }
+
 // May returns ErrForbidden if the client may not name a tenant; "" is DefaultTenant.
 func (v View) May(tenant string) error {
 	if v.reader.Tenants.Has(cmp.Or(tenant, scope.DefaultTenant)) {

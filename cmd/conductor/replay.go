@@ -304,7 +304,7 @@ func (p *past) apiHandler() http.Handler {
 	limits := config.Default().Limits
 	d := dynamo.New(dynamo.Config{Conductor: p.conductor, MaxTokens: limits.MaxTokens, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: p.conductor}, d, buildInfo())
+	registry.MustRegister(p.conductor.Meter(), d, buildInfo())
 	return dialectHandler(config.Conductor, p.conductor, d, admin.Options{
 		Dialect: conductorhttp.Options{MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version},
 		OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),

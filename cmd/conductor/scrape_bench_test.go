@@ -55,8 +55,8 @@ func BenchmarkScrape(b *testing.B) {
 			}, ingest.RegisterOptions{Static: true, AnyEndpoint: true}))
 		}
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(conductor.Collector{Conductor: c}, c.Reports(),
-			conductor.ExpectedCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c},
+		registry.MustRegister(c.Meter(), c.Reports(),
+			c.Meter().ExpectedCollector(), c.Meter().AgesCollector(), memory.Collector{Meter: c.Meter()},
 			dynamo.New(dynamo.Config{Conductor: c}))
 		handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true})
 		for _, mode := range scrapeModes {

@@ -281,7 +281,7 @@ func (s *serving) wireRooms() (err error) {
 	})
 	s.asked = cluster.NewAsked(s.conductor)
 	s.targets = newTargets(cfg, s.asked, s.sockets, s.allowed, s.log)
-	s.conductor.AwaitUnfound(func() []status.SourceState { return s.targets.Unfound(cfg.Stream.StaleAfter) })
+	s.conductor.Meter().AwaitUnfound(func() []status.SourceState { return s.targets.Unfound(cfg.Stream.StaleAfter) })
 	s.keeper = file.NewKeeper(file.Config{
 		Dir: s.snapshots, Conductor: s.conductor, Targets: s.targets, Interval: cfg.Snapshot.Interval, Keep: snapshotsKept, Log: s.log,
 	})
@@ -326,9 +326,9 @@ func (s *serving) wireRooms() (err error) {
 func (s *serving) registerMetrics() {
 	c := s.conductor
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(),
-		memory.Collector{Conductor: c}, unclaimedMessages(s.sockets), accessLogLosses(s.accessLog),
-		conductor.Collector{Conductor: c}, c.Reports(), conductor.ExpectedCollector{Conductor: c},
-		conductor.LivesCollector{Conductor: c}, s.targets, s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.places, s.budget,
+		memory.Collector{Meter: c.Meter()}, unclaimedMessages(s.sockets), accessLogLosses(s.accessLog),
+		c.Meter(), c.Meter().ExpectedCollector(), c.Meter().AgesCollector(), c.Reports(), s.targets,
+		s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.places, s.budget,
 		&s.listeners.Connections, s.timing, s.calls, s.watches)
 	s.metrics.MustRegister(s.replicas.collectors()...)
 	if s.folder != nil {

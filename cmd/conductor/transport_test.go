@@ -72,7 +72,7 @@ func everything(t testing.TB, a *server.Admission) (http.Handler, *conductor.Con
 	t.Cleanup(c.Close)
 	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 20, Admission: a, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, d)
+	registry.MustRegister(c.Meter(), d)
 	if a != nil {
 		registry.MustRegister(a)
 	}

@@ -56,7 +56,7 @@ func startServer(t *testing.T) string {
 	c := conformance.Conductor(t, conductor.Options{KeepClientHashes: true})
 	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 21, TestEndpoints: true, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, d)
+	registry.MustRegister(c.Meter(), d)
 	opts := admin.Options{
 		Dialect: conductorhttp.Options{MaxBody: 16 << 20, MaxTokens: 1 << 21, Version: "test"}, OpenAPI: kvconductor.OpenAPI,
 		Gatherer: registry, Log: zerolog.Nop(),

@@ -54,7 +54,7 @@ func newServerOn(t testing.TB, cfg Config, n *streamtest.Network, gate <-chan st
 	}
 	d := New(cfg)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, d, d.replica)
+	registry.MustRegister(c.Meter(), d, d.replica)
 	opts := admin.Options{
 		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test"}, OpenAPI: kvconductor.OpenAPI,
 		Gatherer: registry, Log: zerolog.Nop(),

@@ -59,7 +59,7 @@ func newServerAt(t *testing.T, now func() time.Time, change ...func(*conductor.C
 		Stream: stream.Config{Transport: zmq.Transport{}},
 	})
 	t.Cleanup(c.Close)
-	registry.MustRegister(conductor.Collector{Conductor: c})
+	registry.MustRegister(c.Meter())
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})
 	t.Cleanup(hub.Close)
 	settings := func() (string, []admin.Setting) {

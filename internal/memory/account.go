@@ -16,7 +16,7 @@ import (
 	"strconv"
 	"strings"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/meter"
 )
 
 // Part is memory of one kind, in bytes.
@@ -28,7 +28,7 @@ type Part struct {
 // Account returns the parts of resident memory. known is what the Conductor accounts for.
 // The parts overlap nowhere. Their sum differs from the resident memory by pages that
 // were never touched, or are shared by neighbours.
-func Account(known []conductor.MemoryPart) []Part {
+func Account(known []meter.MemoryPart) []Part {
 	var parts []Part
 	inHeap := int64(0)
 	for _, p := range known {

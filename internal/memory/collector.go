@@ -3,7 +3,7 @@ package memory
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/meter"
 )
 
 var descMemory = prometheus.NewDesc("conductor_memory_bytes",
@@ -14,7 +14,7 @@ var descLimit = prometheus.NewDesc("conductor_memory_limit_bytes", "Memory limit
 
 // Collector exposes Account to Prometheus. Resident memory itself is
 // process_resident_memory_bytes.
-type Collector struct{ Conductor *conductor.Conductor }
+type Collector struct{ Meter *meter.Meter }
 
 // Describe implements prometheus.Collector.
 func (c Collector) Describe(ch chan<- *prometheus.Desc) {
@@ -24,7 +24,7 @@ func (c Collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c Collector) Collect(ch chan<- prometheus.Metric) {
-	for _, p := range Account(c.Conductor.Memory()) {
+	for _, p := range Account(c.Meter.Memory()) {
 		ch <- prometheus.MustNewConstMetric(descMemory, prometheus.GaugeValue, float64(p.Bytes), p.Name)
 	}
 	if limit := real().limitOfCgroup(); limit > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/meter"
 	"example.com/conductor/events/payload"
 )
 
@@ -277,7 +277,7 @@ func TestAccountOfThisProcess(t *testing.T) {
 		t.Skip("this system does not tell resident memory")
 	}
 	parts, sum := map[string]int64{}, int64(0)
-	for _, p := range Account([]conductor.MemoryPart{{Name: "held", Bytes: 64 * mb}, {Name: "mapped", Bytes: 5 * mb, OffHeap: 5 * mb}}) {
+	for _, p := range Account([]meter.MemoryPart{{Name: "held", Bytes: 64 * mb}, {Name: "mapped", Bytes: 5 * mb, OffHeap: 5 * mb}}) {
 		parts[p.Name] += p.Bytes
 		sum += p.Bytes
 	}

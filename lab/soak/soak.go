@@ -186,7 +186,7 @@ func (k *Soak) report() {
 	for _, n := range k.result.Events {
 		events += n
 	}
-	for _, p := range memory.Account(k.conductor.Memory()) {
+	for _, p := range memory.Account(k.conductor.Meter().Memory()) {
 		account += p.Bytes
 		if strings.HasPrefix(p.Name, "index_") {
 			indexed += p.Bytes

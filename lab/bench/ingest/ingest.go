@@ -246,7 +246,7 @@ func (p *phase) measureWindow(c *Config, k *conductor.Conductor, publishing *har
 					c.Progress.Say("source %s is %s %s at %v: %s", s.Key(), s.State, s.Reason, s.Age, s.LastError)
 				}
 			}
-			p.index = k.IndexBytes()
+			p.index = k.Meter().IndexBytes()
 			return nil
 		}
 	}

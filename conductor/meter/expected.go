@@ -1,4 +1,4 @@
-package conductor
+package meter
 
 import (
 	"cmp"
@@ -18,16 +18,15 @@ var delayParts = [...]float64{0.5, 0.9, 0.99}
 
 // Expectations returns how good the expectations were of each instance that has had a report, sorted by tenant and
 // instance.
-func (v Inspection) Expectations() (all []status.Expectations) {
-	for _, e := range expectations(v.conductor.catalog) {
-		if v.reader.Tenants.Has(e.Tenant) {
-			all = append(all, e.Expectations)
-		}
+func (m *Meter) Expectations() []status.Expectations {
+	var all []status.Expectations
+	for _, e := range expectations(m.opts.Catalog) {
+		all = append(all, e.Expectations)
 	}
 	return all
 }
 
-// instanceState is the same with what metrics need.
+// instanceState is an instance that has had a report, with what series need of it.
 type instanceState struct {
 	status.Expectations
 	state *expect.State
@@ -69,9 +68,9 @@ func expectations(c *catalog.Catalog) (all []instanceState) {
 }
 
 // addExpectations completes services by the expectations of their instances.
-func addExpectations(c *catalog.Catalog, services []status.Source) {
+func (m *Meter) addExpectations(services []status.Source) {
 	all := make(map[registration.Key]*status.Expectations)
-	for _, e := range expectations(c) {
+	for _, e := range expectations(m.opts.Catalog) {
 		all[registration.Key{Instance: e.Instance, Tenant: e.Tenant}] = &e.Expectations
 	}
 	for i := range services {
@@ -81,49 +80,45 @@ func addExpectations(c *catalog.Catalog, services []status.Source) {
 	}
 }
 
+// expectedDescs are those of ExpectedCollector.
+var expectedDescs descs
+
 var (
 	expectedLabels      = []string{"instance_id", "tenant_id"}
-	descExpectedPrompts = prometheus.NewDesc("conductor_expected_prompts_total",
-		"Prompts that routers reported to POST /routed and that were kept, of instances that have left too.", nil, nil)
-	descExpectedTokens = prometheus.NewDesc("conductor_expected_tokens_total",
+	descExpectedPrompts = expectedDescs.add("expected_prompts_total",
+		"Prompts that routers reported to POST /routed and that were kept, of instances that have left too.")
+	descExpectedTokens = expectedDescs.add("expected_tokens_total",
 		"Tokens of reported prompts that their instance did not have yet, by what became of them: confirmed by events, expired, "+
-			"taken_back by the router, dropped, or evicted from an instance without events.", []string{"result"}, nil)
-	descExpectedPending = prometheus.NewDesc("conductor_expected_pending_tokens",
-		"Tokens that instances are expected to have soon, or to have without announcing them.", nil, nil)
-	descExpectedBytes = prometheus.NewDesc("conductor_expected_bytes", "Bytes that reports of routers and their blocks take.", nil, nil)
-	descExpectedLimit = prometheus.NewDesc("conductor_expected_bytes_limit", "Bytes that reports of routers may take.",
-		nil, nil)
+			"taken_back by the router, dropped, or evicted from an instance without events.", "result")
+	descExpectedPending = expectedDescs.add("expected_pending_tokens",
+		"Tokens that instances are expected to have soon, or to have without announcing them.")
+	descExpectedBytes = expectedDescs.add("expected_bytes", "Bytes that reports of routers and their blocks take.")
+	descExpectedLimit = expectedDescs.add("expected_bytes_limit", "Bytes that reports of routers may take.")
 
-	descInstancePrompts = prometheus.NewDesc("conductor_instance_expected_prompts_total", "Prompts that routers reported for an instance.",
-		expectedLabels, nil)
-	descInstanceTokens = prometheus.NewDesc("conductor_instance_expected_tokens_total",
-		"Tokens of prompts reported for an instance that it did not have yet, by what became of them.", append(expectedLabels, "result"),
-		nil)
-	descInstancePending = prometheus.NewDesc("conductor_instance_expected_pending_tokens", "Tokens that an instance is expected to have.",
-		expectedLabels, nil)
-	descInstanceDelay = prometheus.NewDesc("conductor_instance_expected_delay_seconds",
+	descInstancePrompts = expectedDescs.add("instance_expected_prompts_total", "Prompts that routers reported for an instance.",
+		expectedLabels...)
+	descInstanceTokens = expectedDescs.add("instance_expected_tokens_total",
+		"Tokens of prompts reported for an instance that it did not have yet, by what became of them.", append(expectedLabels, "result")...)
+	descInstancePending = expectedDescs.add("instance_expected_pending_tokens", "Tokens that an instance is expected to have.",
+		expectedLabels...)
+	descInstanceDelay = expectedDescs.add("instance_expected_delay_seconds",
 		"Time from a report to the announcement of its blocks, each block for itself; quantiles are of the last some 10,000 blocks.",
-		expectedLabels, nil)
-	descInstanceTTL = prometheus.NewDesc("conductor_instance_expected_ttl_seconds",
-		"How long a report without ttl lasts at an instance, at the rank with the longest.", expectedLabels, nil)
+		expectedLabels...)
+	descInstanceTTL = expectedDescs.add("instance_expected_ttl_seconds",
+		"How long a report without ttl lasts at an instance, at the rank with the longest.", expectedLabels...)
 )
 
-// ExpectedCollector exposes to Prometheus what became of reports.
-type ExpectedCollector struct{ Conductor *Conductor }
+// ExpectedCollector returns what exposes to Prometheus what became of reports.
+func (m *Meter) ExpectedCollector() prometheus.Collector { return expected{m} }
+
+type expected struct{ meter *Meter }
 
 // Describe implements prometheus.Collector.
-func (k ExpectedCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		descExpectedPrompts, descExpectedTokens, descExpectedPending, descExpectedBytes, descExpectedLimit,
-		descInstancePrompts, descInstanceTokens, descInstancePending, descInstanceDelay, descInstanceTTL,
-	} {
-		ch <- d
-	}
-}
+func (expected) Describe(ch chan<- *prometheus.Desc) { expectedDescs.send(ch) }
 
 // Collect implements prometheus.Collector.
-func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
-	table := k.Conductor.catalog.Expected
+func (e expected) Collect(ch chan<- prometheus.Metric) {
+	table := e.meter.opts.Catalog.Expected
 	totals := table.Totals()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
@@ -135,26 +130,26 @@ func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
 	send(descExpectedPending, prometheus.GaugeValue, float64(totals.Pending))
 	send(descExpectedBytes, prometheus.GaugeValue, float64(table.Bytes()))
 	send(descExpectedLimit, prometheus.GaugeValue, float64(table.Limit()))
-	all := expectations(k.Conductor.catalog)
-	if !k.Conductor.tuned.Load().SourceSeries.Lists(len(all)) {
+	all := expectations(e.meter.opts.Catalog)
+	if !e.meter.limits.Load().Series.Lists(len(all)) {
 		all = leastConfirmed(all)
 	}
 	for i := range all {
-		e := &all[i]
-		send(descInstancePrompts, prometheus.CounterValue, float64(e.Prompts), e.Instance, e.Tenant)
-		for why, n := range e.state.Ended {
-			send(descInstanceTokens, prometheus.CounterValue, float64(n), e.Instance, e.Tenant, expect.Ending(why).String())
+		in := &all[i]
+		send(descInstancePrompts, prometheus.CounterValue, float64(in.Prompts), in.Instance, in.Tenant)
+		for why, n := range in.state.Ended {
+			send(descInstanceTokens, prometheus.CounterValue, float64(n), in.Instance, in.Tenant, expect.Ending(why).String())
 		}
-		send(descInstancePending, prometheus.GaugeValue, float64(e.Pending), e.Instance, e.Tenant)
-		if e.TTL > 0 {
-			send(descInstanceTTL, prometheus.GaugeValue, e.TTL.Seconds(), e.Instance, e.Tenant)
+		send(descInstancePending, prometheus.GaugeValue, float64(in.Pending), in.Instance, in.Tenant)
+		if in.TTL > 0 {
+			send(descInstanceTTL, prometheus.GaugeValue, in.TTL.Seconds(), in.Instance, in.Tenant)
 		}
-		if blocks, all := e.state.Waited(); blocks > 0 {
+		if blocks, all := in.state.Waited(); blocks > 0 {
 			quantiles := make(map[float64]float64, len(delayParts))
 			for i, part := range delayParts {
-				quantiles[part] = e.Delay[i].Seconds()
+				quantiles[part] = in.Delay[i].Seconds()
 			}
-			ch <- prometheus.MustNewConstSummary(descInstanceDelay, blocks, all.Seconds(), quantiles, e.Instance, e.Tenant)
+			ch <- prometheus.MustNewConstSummary(descInstanceDelay, blocks, all.Seconds(), quantiles, in.Instance, in.Tenant)
 		}
 	}
 }

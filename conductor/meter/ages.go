@@ -1,25 +1,30 @@
-package conductor
+package meter
 
 import (
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"example.com/conductor/conductor/explain"
 )
 
 var descAges = prometheus.NewDesc("conductor_block_eviction_age_seconds",
 	"Age of blocks when their engine evicts them, to a factor of two, from a sample.",
 	[]string{"tenant_id", "model_name", "block_size", "medium"}, nil)
 
-// LivesCollector exposes ages of blocks at eviction to Prometheus.
-type LivesCollector struct{ Conductor *Conductor }
+// AgesCollector returns what exposes ages of blocks at eviction to Prometheus.
+func (m *Meter) AgesCollector() prometheus.Collector { return ages{m} }
+
+type ages struct{ meter *Meter }
 
 // Describe implements prometheus.Collector.
-func (k LivesCollector) Describe(ch chan<- *prometheus.Desc) { ch <- descAges }
+func (ages) Describe(ch chan<- *prometheus.Desc) { ch <- descAges }
 
 // Collect implements prometheus.Collector.
-func (k LivesCollector) Collect(ch chan<- prometheus.Metric) {
-	for i, l := range k.Conductor.For(Reader{}).inspector().Lives() {
+func (a ages) Collect(ch chan<- prometheus.Metric) {
+	all := explain.Inspector{Catalog: a.meter.opts.Catalog, Now: a.meter.opts.Now}.Lives()
+	for i, l := range all {
 		if i == maxIndexSeries {
 			break
 		}
