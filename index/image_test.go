@@ -1,6 +1,7 @@
 package index
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -163,6 +164,43 @@ func TestImageKeepsFamilies(t *testing.T) {
 		if !again.names.families.sameFamily(sources[root], uint32(alike)+1) ||
 			again.names.families.sameFamily(sources[root], uint32((root+2)%3)+1) {
 			t.Errorf("root %d: the families are %v", root, again.names.families.of)
+		}
+	}
+}
+
+// Names that a source taught which is left out here are those of its relatives all the same, whether the relatives come
+// before it or after it: else a dump names their blocks as another family does.
+func TestLoadLeavesTeachersOut(t *testing.T) {
+	for _, order := range [][3]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+		teacher, relative, stranger := order[0], order[1], order[2]
+		opts := Options{Scheme: hash.DefaultScheme(), NameAll: true, KeepClientHashes: true}
+		x, again := New(opts), New(opts)
+		for _, x := range []*Index{x, again} {
+			for range 3 {
+				x.NewOwner(x.NewSource())
+			}
+		}
+		local := []uint64{10, 11}
+		x.Store(&Store{Owner: Owner(teacher), Engine: []uint64{100, 101}, Local: local})
+		x.Store(&Store{Owner: Owner(relative), Engine: []uint64{100, 101}, Local: local})
+		x.Store(&Store{Owner: Owner(stranger), Engine: []uint64{900, 901}, Local: local})
+		l := NewLoader(again,
+			func(n uint32) (Source, bool) { return Source(n), int(n) != teacher },
+			func(n uint32) (Owner, bool) { return Owner(n), int(n) != teacher },
+			func(n uint32) (Identity, bool) { return Identity(n), true })
+		for _, c := range imageOf(t, x) {
+			must.Succeed(t, l.Load(c.kind, c.bytes))
+		}
+		l.Done()
+		must.Report(t, again.Check())
+		got := make(map[Owner][]uint64)
+		again.Checkpoint().Snapshot().Walk(func(Owner) bool { return true }, func(s *Stretch) bool {
+			got[s.Owner] = slices.Clone(s.Engine)
+			return true
+		})
+		want := map[Owner][]uint64{Owner(relative): {100, 101}, Owner(stranger): {900, 901}}
+		if !maps.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("teacher %d left out: %v, want %v", teacher, got, want)
 		}
 	}
 }

@@ -21,8 +21,9 @@ type Loader struct {
 	owners  func(number uint32) (Owner, bool)
 	ids     func(number uint32) (Identity, bool)
 
-	families map[uint64]uint32 // family -> its first source here, plus one
-	relative map[uint64]uint32 // source of the image -> the same
+	families map[uint64]uint32 // family -> the source that stands for it here, plus one
+	leftOut  map[uint64]uint64 // source of the image that is not here -> its family
+	standIns map[uint64]uint32 // source of the image that is not here -> the source that stands for it, plus one
 	sets     map[uint64]uint32 // by number in the image; each is held
 	lines    []uint32          // pieces by ordinal, 0 for none
 	records  uint64            // pieces read
@@ -59,7 +60,8 @@ func NewLoader(x *Index, source func(number uint32) (Source, bool), owner func(n
 	identity func(number uint32) (Identity, bool)) *Loader {
 	return &Loader{
 		x: x, numbers: source, owners: owner, ids: identity,
-		families: make(map[uint64]uint32), relative: make(map[uint64]uint32), sets: make(map[uint64]uint32),
+		families: make(map[uint64]uint32), leftOut: make(map[uint64]uint64), standIns: make(map[uint64]uint32),
+		sets: make(map[uint64]uint32),
 	}
 }
 
@@ -111,7 +113,7 @@ var errNumbers = errors.New("the image numbers more pieces and sets than there i
 
 // memoryNeeded returns roughly the memory that the loader needs until Done.
 func (l *Loader) memoryNeeded() int {
-	return 48*(len(l.families)+len(l.relative)+len(l.sets)) + 4*len(l.lines) + 16*len(l.behind)
+	return 48*(len(l.families)+len(l.leftOut)+len(l.standIns)+len(l.sets)) + 4*len(l.lines) + 16*len(l.behind)
 }
 
 // Done ends the loading.
@@ -141,12 +143,16 @@ func (l *Loader) Done() {
 }
 
 // readFamily reads that a source is of a family. The first source of a family that is here
-// stands for it; relatives that are left out are remembered, because names in the pieces
-// may be theirs.
+// stands for it. The family of a source that is left out is remembered, because names in the
+// pieces may be those that it taught.
 func (l *Loader) readFamily(c *chunkReader) {
 	number, family := c.readNumber(), c.readNumber()
+	if c.err != nil {
+		return
+	}
 	s, ok := l.sourceOf(number)
-	if c.err != nil || !ok {
+	if !ok {
+		l.leftOut[number] = family
 		return
 	}
 	if first := l.families[family]; first != 0 {
@@ -154,7 +160,6 @@ func (l *Loader) readFamily(c *chunkReader) {
 	} else {
 		l.families[family] = uint32(s) + 1
 	}
-	l.relative[number] = l.families[family]
 }
 
 // sourceOf returns the source that a number of the image stands for here.
@@ -168,20 +173,31 @@ func (l *Loader) sourceOf(number uint64) (Source, bool) {
 
 // teacherOf returns, plus one, the source here that stands for a source of the image which
 // taught a name: whose event first said which block the name means. If that source was
-// left out of the image, a number is made up for it, with no source behind it, so that its
-// names still count as those of one family and are not mixed up with another's.
+// left out of the image or is left out here, a relative stands for it. Without one a number
+// is made up, with no source behind it, so that its names still count as those of one family
+// and are not mixed up with another's.
 func (l *Loader) teacherOf(number uint64) uint32 {
 	if s, ok := l.sourceOf(number); ok {
 		return uint32(s) + 1
 	}
-	by := l.relative[number]
+	if by := l.standIns[number]; by != 0 {
+		return by
+	}
+	family, known := l.leftOut[number]
+	by := uint32(0)
+	if known {
+		by = l.families[family]
+	}
 	if by == 0 {
 		x := l.x
 		x.holders.sources, x.names.families.of = append(x.holders.sources, nil),
 			append(x.names.families.of, Source(len(x.names.families.of)))
 		by = uint32(len(x.holders.sources))
-		l.relative[number] = by
 	}
+	if known {
+		l.families[family] = by
+	}
+	l.standIns[number] = by
 	return by
 }
 
