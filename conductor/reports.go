@@ -24,7 +24,7 @@ func (v View) Routed(r *match.Routed) (unsynced []status.SourceState, err error)
 		return nil, err
 	}
 	c, asked := v.conductor, r.Model
-	r.Model = c.catalog.Models().Of(r.Tenant, asked)
+	r.Model = c.catalog.Models().Resolve(r.Tenant, asked)
 	members, err := c.matcher.Report(r)
 	for _, m := range members {
 		st := m.Status()
@@ -50,7 +50,7 @@ func (v View) TakeBack(tenant, requestID string) error {
 		return err
 	}
 	tenant = cmp.Or(tenant, scope.DefaultTenant)
-	if here := v.conductor.catalog.Expected.Cancel(tenant, requestID); !v.mirrorTakenBack(tenant, requestID, here) {
+	if here := v.conductor.catalog.Expected().Cancel(tenant, requestID); !v.mirrorTakenBack(tenant, requestID, here) {
 		return unknownReport(requestID)
 	}
 	return nil

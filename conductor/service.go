@@ -46,7 +46,7 @@ func (c *Conductor) Held(p scope.Shard, blockSize int, instance string, rank int
 	if d == nil {
 		return 0
 	}
-	v := d.Rows(c.catalog)
+	v := d.Instances()
 	at, found := v.Find(instance)
 	if !found {
 		return 0

@@ -29,6 +29,6 @@ func (c *Conductor) Tune(t Tunables) {
 	c.matcher.HideUnsalted(t.SaltedOnly)
 	c.sources.Tune(ingest.Limits{MaxSources: t.MaxSources, MaxTenantSources: t.MaxTenantSources, MaxTokenID: t.MaxTokenID})
 	if t.ExpectedBytes > 0 {
-		c.catalog.Expected.SetLimit(t.ExpectedBytes)
+		c.catalog.Expected().SetLimit(t.ExpectedBytes)
 	}
 }

@@ -89,7 +89,7 @@ func (v View) Answer(q *match.Query, use func(*match.Answer)) error {
 	}
 	q.Clock = v.clock
 	asked := q.Model
-	q.Model = v.conductor.catalog.Models().Of(q.Tenant, asked)
+	q.Model = v.conductor.catalog.Models().Resolve(q.Tenant, asked)
 	var away error
 	v.conductor.Answer(q, func(a *match.Answer) {
 		if away = v.conductor.Unserved(q.Tenant, q.Model); away == nil {
@@ -120,7 +120,7 @@ func (v View) BlockSizes(p scope.Shard) ([]int, error) {
 	if err := v.May(p.Tenant); err != nil {
 		return nil, err
 	}
-	p.Model = v.conductor.catalog.Models().Of(p.Tenant, p.Model)
+	p.Model = v.conductor.catalog.Models().Resolve(p.Tenant, p.Model)
 	if err := v.conductor.Unserved(p.Tenant, p.Model); err != nil {
 		return nil, err
 	}
@@ -345,7 +345,7 @@ func (v View) Workers(model string, hashes []uint64) []match.Worker {
 
 // PushLMCache applies a batch to the sources of the client's tenants, see ingest.Pushes.Push. It returns ErrPast too.
 func (v View) PushLMCache(ctx context.Context, b *lmcache.Batch) (ingest.Pushed, error) {
-	if v.conductor.catalog.Past {
+	if v.conductor.catalog.IsPast() {
 		return ingest.Pushed{}, ingest.ErrPast
 	}
 	return v.conductor.sources.Pushes().Push(ctx, v.reader.Tenants, b)

@@ -47,11 +47,14 @@ func (n *askedCounts) take(gone *askedCounts) {
 	}
 }
 
+// QueryCounts returns the counts of the queries about the deployment, by kind of prompt.
+func (d *Deployment) QueryCounts() [len(PromptKinds)]QueryCounts { return d.asked.Load() }
+
 // SumQueries returns the counts of all queries since the start, by kind of prompt.
 func (c *Catalog) SumQueries() [len(PromptKinds)]QueryCounts {
 	all := c.elsewhere.Load()
 	for _, d := range c.Deployments() {
-		for i, n := range d.Asked.Load() {
+		for i, n := range d.asked.Load() {
 			all[i].Add(n)
 		}
 	}
@@ -70,7 +73,7 @@ const (
 // CountQuery counts a query about a deployment, nil if there is none for it. asked and matched are tokens.
 func (c *Catalog) CountQuery(d *Deployment, by, asked, matched int) {
 	if d != nil {
-		d.Asked.count(by, asked, matched)
+		d.asked.count(by, asked, matched)
 	} else {
 		c.elsewhere.count(by, asked, matched)
 	}

@@ -29,13 +29,13 @@ type Catalog struct {
 	revision   atomic.Uint64                    // how often a member came, went or changed its aliases
 	aliases    aliases                          // of the members, see models.go
 	fleet      Fleet                            // nil is none, see KnowFleet
-	PrefixRoom *prefixes.Room
-	Expected   *expect.Table
+	prefixRoom *prefixes.Room
+	expected   *expect.Table // of all deployments
 
-	Options       index.Options // of every index
+	options       index.Options // of every index
 	log           zerolog.Logger
 	maxIdentities int          // of one deployment; 0 is no bound
-	Past          bool         // a replay fills it
+	past          bool         // a replay fills it
 	elsewhere     askedCounts  // of queries without a deployment, and of deployments that are gone
 	askedAt       atomic.Int64 // Unix seconds of the last query of any deployment
 }
@@ -54,8 +54,8 @@ type Options struct {
 func New(o Options) *Catalog {
 	return &Catalog{
 		members: make(map[registration.Key]*Member), byKey: make(map[scope.Deployment]*Deployment), sizes: make(sizesByShard),
-		PrefixRoom: new(prefixes.Room), Expected: expect.New(o.ExpectedBytes, o.Now),
-		Options: o.Index, log: o.Log, maxIdentities: o.MaxIdentities, Past: o.Past,
+		prefixRoom: new(prefixes.Room), expected: expect.New(o.ExpectedBytes, o.Now),
+		options: o.Index, log: o.Log, maxIdentities: o.MaxIdentities, past: o.Past,
 	}
 }
 
@@ -206,9 +206,9 @@ func (c *Catalog) Leave(ns *Namespace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if delete(d.holders, ns.Source); len(d.holders) == 0 {
-		d.Seeds.Store(new(doctor.Seeds))
+		d.seeds.Store(new(doctor.Seeds))
 	}
-	d.LookAheads.addUsers(ns.LookAheads, -1)
+	d.lookAheads.addUsers(ns.LookAheads, -1)
 	c.release(d)
 }
 
@@ -222,8 +222,8 @@ func (c *Catalog) LastAsked() time.Time { return time.Unix(c.askedAt.Load(), 0) 
 func (c *Catalog) LearnParts(dk scope.Deployment, n int) {
 	d := c.Deployment(dk)
 	for d != nil {
-		most := d.Parts.Load()
-		if int(most) >= n || d.Parts.CompareAndSwap(most, int32(n)) {
+		most := d.parts.Load()
+		if int(most) >= n || d.parts.CompareAndSwap(most, int32(n)) {
 			return
 		}
 	}
@@ -253,17 +253,17 @@ func (c *Catalog) deploymentOf(key scope.Deployment) *Deployment {
 	d, ok := c.byKey[key]
 	if !ok {
 		d = &Deployment{
-			Key: key, Scheme: c.Options.Scheme, Summary: prefixes.New(c.PrefixRoom), log: c.log,
+			mu: &c.mu, Key: key, Scheme: c.options.Scheme, Summary: prefixes.New(c.prefixRoom), log: c.log,
 			instances: make(map[string]*seenInstance), pooled: make(map[*Member]bool), holders: make(map[index.Source]*Namespace),
 		}
-		options := c.Options
+		options := c.options
 		options.Contradicts, options.Agree = d.contradicts, d.agree
 		d.Index = index.New(options)
 		d.Names = names.New(d.Index, c.maxIdentities, WeightOfIdentity)
-		d.Expected = c.Expected.NewSpace(key.Tenant, key.BlockSize)
-		d.Translation.on = options.KeepClientHashes
-		d.Seeds.Store(new(doctor.Seeds))
-		d.Pools.Store(new([]*Member))
+		d.Expected = c.expected.NewSpace(key.Tenant, key.BlockSize)
+		d.translation.on = options.KeepClientHashes
+		d.seeds.Store(new(doctor.Seeds))
+		d.pools.Store(new([]*Member))
 		d.outdated.Store(true)
 		c.byKey[key] = d
 		c.sizes.note(key, true)
@@ -275,7 +275,7 @@ func (c *Catalog) deploymentOf(key scope.Deployment) *Deployment {
 func (c *Catalog) release(d *Deployment) {
 	if d.refs--; d.refs == 0 {
 		delete(c.byKey, d.Key)
-		c.elsewhere.take(&d.Asked)
+		c.elsewhere.take(&d.asked)
 		d.Summary.Close()
 		d.Expected.Close()
 		c.sizes.note(d.Key, false)
@@ -293,13 +293,6 @@ func (c *Catalog) CountsGroup(at scope.Group) bool {
 		}
 	}
 	return at.Index == 0
-}
-
-// GroupKinds returns the kinds of the attention groups of a deployment.
-func (c *Catalog) GroupKinds(d *Deployment) map[int]string {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return maps.Clone(d.kinds)
 }
 
 // LearnGroup notes the kind of a group, and reports whether that is new.
@@ -368,17 +361,6 @@ func (c *Catalog) InstanceNames() map[*Deployment]map[int32]string {
 	return all
 }
 
-// InstanceID returns the number of an instance in a deployment, if that has ever seen it.
-func (c *Catalog) InstanceID(d *Deployment, name string) (id int32, known bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	in := d.instances[name]
-	if in == nil {
-		return 0, false
-	}
-	return in.id, true
-}
-
 // Partitions returns the tenants and models there is anything of, with their block
 // sizes in tokens, ascending. The sizes are not to be changed.
 func (c *Catalog) Partitions() map[scope.Shard][]int {
@@ -395,64 +377,21 @@ func (c *Catalog) BlockSizes(p scope.Shard) []int {
 	return c.sizes[p]
 }
 
+// Expected returns what routers have reported and engines have not announced yet, of all deployments.
+func (c *Catalog) Expected() *expect.Table { return c.expected }
+
+// PrefixBytes returns the memory that is taken by what queries ask for.
+func (c *Catalog) PrefixBytes() int { return c.prefixRoom.Bytes() }
+
+// IndexOptions returns the options of every index. All share one Budget and one Ghosts.
+func (c *Catalog) IndexOptions() index.Options { return c.options }
+
+// IsPast reports whether a replay fills the catalog: its sources come from a journal alone.
+func (c *Catalog) IsPast() bool { return c.past }
+
 // HashSeed is the seed of the canonical hashes, which only replicas of the same can
 // take from a snapshot (conductor.Options.HashSeed).
-func (c *Catalog) HashSeed() uint64 { return c.Options.Scheme.Seed }
+func (c *Catalog) HashSeed() uint64 { return c.options.Scheme.Seed }
 
 // KeepsClientHashes reports whether conductor.Options.KeepClientHashes is set.
-func (c *Catalog) KeepsClientHashes() bool { return c.Options.KeepClientHashes }
-
-// MembersIn returns the members that have entered a deployment, by their numbers in its index.
-func (c *Catalog) MembersIn(d *Deployment) map[index.Source]*Member {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	all := make(map[index.Source]*Member, len(d.holders))
-	for src, ns := range d.holders {
-		all[src] = ns.Member
-	}
-	return all
-}
-
-// HolderOf returns the member of a namespace in a deployment, nil if it is gone.
-func (c *Catalog) HolderOf(d *Deployment, src index.Source) *Member {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if ns := d.holders[src]; ns != nil {
-		return ns.Member
-	}
-	return nil
-}
-
-// LookAheadOf returns the look-ahead of an instance's blocks: an engine has one.
-func (c *Catalog) LookAheadOf(d *Deployment, instance int32) (ahead int) {
-	set := d.LookAheads.Used()
-	if set.Count() > 1 {
-		set = NoLookAhead
-		c.mu.RLock()
-		defer c.mu.RUnlock()
-		for _, ns := range d.holders {
-			if ns.InstanceID == instance {
-				set |= ns.LookAheads
-			}
-		}
-	}
-	for ahead = range set.All {
-	}
-	return ahead
-}
-
-// HasRank reports whether a rank of an instance has a source of its own.
-func (c *Catalog) HasRank(d *Deployment, instance, rank int32) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, in := range d.instances {
-		if in.id == instance {
-			for m := range in.members {
-				if m.Registration.Rank == int(rank) {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
+func (c *Catalog) KeepsClientHashes() bool { return c.options.KeepClientHashes }

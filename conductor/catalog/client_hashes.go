@@ -24,7 +24,7 @@ func ClientSeed(v scope.Variant) uint64 { return hash.DeriveSeed(hash.DefaultSee
 // TranslatesClientHashes reports whether client hashes under an adapter and salt differ from local hashes, and are
 // kept.
 func (d *Deployment) TranslatesClientHashes(v scope.Variant) bool {
-	return d.Translation.on && ClientSeed(v) != d.Scheme.Seed
+	return d.translation.on && ClientSeed(v) != d.Scheme.Seed
 }
 
 // translation maps client hashes to local hashes, where the two differ. What no block has any more is
@@ -47,7 +47,7 @@ func (d *Deployment) LearnClientHashes(clientHashes, local []uint64, id *names.I
 	if len(local) == 0 || len(clientHashes) == 0 {
 		return
 	}
-	t := &d.Translation
+	t := &d.translation
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.of == nil {
@@ -66,8 +66,9 @@ func (d *Deployment) LearnClientHashes(clientHashes, local []uint64, id *names.I
 	}
 }
 
-// First returns the identity of the prompts that begin with a client hash, nil if it is not known.
-func (t *translation) First(clientHash uint64) *names.Identity {
+// IdentityOf returns the identity of the prompts that begin with a client hash, nil if it is not known.
+func (d *Deployment) IdentityOf(clientHash uint64) *names.Identity {
+	t := &d.translation
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.firsts[clientHash]
@@ -99,23 +100,27 @@ func (t *translation) forget(in *index.Index) {
 	t.of, t.full = living, max(minTranslations, 2*len(living))
 }
 
-// Entries returns the map. A later forget leaves it as it is, but LearnClientHashes adds to it: read it with LocalIn.
-func (t *translation) Entries() map[uint64]uint64 {
+// ClientHashes returns the local hashes of client hashes, where the two differ. What is forgotten later stays in the map, but
+// LearnClientHashes adds to it: read it with LocalHashIn.
+func (d *Deployment) ClientHashes() map[uint64]uint64 {
+	t := &d.translation
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.of
 }
 
-// LocalIn looks a client hash up in all, which an earlier call of Entries has returned.
-func (t *translation) LocalIn(all map[uint64]uint64, clientHash uint64) (uint64, bool) {
+// LocalHashIn looks a client hash up in all, which an earlier call of ClientHashes has returned.
+func (d *Deployment) LocalHashIn(all map[uint64]uint64, clientHash uint64) (uint64, bool) {
+	t := &d.translation
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	h, ok := all[clientHash]
 	return h, ok
 }
 
-// LocalOf returns the local hash of a client hash.
-func (t *translation) LocalOf(clientHash uint64) (uint64, bool) {
+// LocalHashOf returns the local hash of a client hash.
+func (d *Deployment) LocalHashOf(clientHash uint64) (uint64, bool) {
+	t := &d.translation
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	h, ok := t.of[clientHash]

@@ -23,13 +23,13 @@ func TestForgetsClientHashes(t *testing.T) {
 	}
 	f := func(clientHash, want uint64, known bool) {
 		t.Helper()
-		if got, ok := x.Translation.LocalOf(clientHash); ok != known || known && got != want {
+		if got, ok := x.LocalHashOf(clientHash); ok != known || known && got != want {
 			t.Errorf("%d is %d, %t, want %d, %t", clientHash, got, ok, want, known)
 		}
 	}
 	f(7, 7, false)
 	x.LearnClientHashes([]uint64{7}, []uint64{7}, id, true)
-	if len(x.Translation.of) > 0 {
+	if len(x.translation.of) > 0 {
 		t.Error("a client hash that is its local hash is kept")
 	}
 	store(10, 11)
@@ -43,31 +43,31 @@ func TestForgetsClientHashes(t *testing.T) {
 		store(1000*i, 1000*i+1)
 		x.Index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
 	}
-	if n := len(x.Translation.of); n > minTranslations+2 {
+	if n := len(x.translation.of); n > minTranslations+2 {
 		t.Errorf("%d client hashes are kept for one block", n)
 	}
 	f(11, 10, true)
 	f(12, 10, true)
 	f(1001, 1001, false)
 	// Nor does it list what it has forgotten.
-	for clientHash, local := range x.Translation.of {
-		if x.Translation.First(clientHash) != id {
+	for clientHash, local := range x.translation.of {
+		if x.IdentityOf(clientHash) != id {
 			t.Errorf("%d for %d is not listed", clientHash, local)
 		}
 	}
-	if listed, want := len(x.Translation.firsts), len(x.Translation.of); listed != want {
+	if listed, want := len(x.translation.firsts), len(x.translation.of); listed != want {
 		t.Errorf("%d client hashes are listed, %d known", listed, want)
 	}
 
 	// What a snapshot may still come across is known to it.
-	known := x.Translation.Entries()
+	known := x.ClientHashes()
 	x.Index.Remove(owner, []uint64{11, 12}, nil, index.CopySet)
 	for i := uint64(1); i <= more; i++ {
 		store(1000*i, 1000*i+1)
 		x.Index.Remove(owner, []uint64{1000*i + 1}, nil, index.CopySet)
 	}
 	f(11, 11, false)
-	if got, ok := x.Translation.LocalIn(known, 11); got != 10 || !ok {
+	if got, ok := x.LocalHashIn(known, 11); got != 10 || !ok {
 		t.Errorf("a snapshot reads %d, %t", got, ok)
 	}
 }
@@ -77,6 +77,6 @@ func translating() *Deployment {
 	d := &Deployment{Scheme: hash.DefaultScheme(), Expected: expect.New(1<<20, time.Now).NewSpace("t", 16),
 		Index: index.New(index.Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})}
 	d.Names = names.New(d.Index, 0, WeightOfIdentity)
-	d.Translation.on = true
+	d.translation.on = true
 	return d
 }

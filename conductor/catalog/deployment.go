@@ -30,7 +30,7 @@ type Deployment struct {
 	Index  *index.Index
 	Names  *names.Table // adapters and salts
 
-	// Guarded by Catalog.mu.
+	mu        *sync.RWMutex               // that of the Catalog, which guards
 	refs      int                         // sources registered here plus namespaces
 	instances map[string]*seenInstance    // every instance ever seen here
 	pooled    map[*Member]bool            // pools registered here
@@ -42,20 +42,20 @@ type Deployment struct {
 
 	// What queries read, changed under Catalog.mu only unless atomic.
 	askedAt    atomic.Int64                            // Unix seconds of the last query
-	Asked      askedCounts                             // by queries
-	LookAheads usedLookAheads                          // of the namespaces
+	asked      askedCounts                             // by queries
+	lookAheads usedLookAheads                          // of the namespaces
 	tokenless  atomic.Bool                             // blocks come without tokens
-	Parts      atomic.Int32                            // most parts of a published block, 0 while none had several
+	parts      atomic.Int32                            // most parts of a published block, 0 while none had several
 	Summary    *prefixes.Summary                       // of what queries ask for
 	view       atomic.Pointer[Instances]               // registered instances
 	outdated   atomic.Bool                             // the view is older than the instances
 	Bell       bell                                    // rings when answers may have changed
-	Pools      atomic.Pointer[[]*Member]               // registered pools, sorted by key; never changed once published
-	Profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see Profile; likewise, nil when there is none
+	pools      atomic.Pointer[[]*Member]               // registered pools, sorted by key; never changed once published
+	profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see Profile; likewise, nil when there is none
 
 	Expected    *expect.Space                // what routers have reported and engines have not announced
-	Translation translation                  // of client hashes, see client_hashes.go
-	Seeds       atomic.Pointer[doctor.Seeds] // of the base model; others while no source is in the deployment
+	translation translation                  // of client hashes, see client_hashes.go
+	seeds       atomic.Pointer[doctor.Seeds] // of the base model; others while no source is in the deployment
 	log         zerolog.Logger
 	tidying     atomic.Bool // a tidy is due
 }
@@ -162,7 +162,7 @@ func (c *Catalog) publish(d *Deployment, changed *Member) {
 	if changed.Registration.IsPool() {
 		pools := slices.Collect(maps.Keys(d.pooled))
 		slices.SortFunc(pools, func(a, b *Member) int { return strings.Compare(a.Key().String(), b.Key().String()) })
-		d.Pools.Store(&pools)
+		d.pools.Store(&pools)
 	}
 	if changed.Profile != (hash.Profile{}) || changed.Registration.IsPool() {
 		d.publishProfiles()
@@ -172,15 +172,15 @@ func (c *Catalog) publish(d *Deployment, changed *Member) {
 	}
 }
 
-// Rows returns the view of now.
-func (d *Deployment) Rows(c *Catalog) *Instances {
+// Instances returns the instances that are registered now.
+func (d *Deployment) Instances() *Instances {
 	if d.outdated.Load() {
-		c.mu.Lock()
+		d.mu.Lock()
 		if d.outdated.Load() {
 			d.rebuild()
 			d.outdated.Store(false)
 		}
-		c.mu.Unlock()
+		d.mu.Unlock()
 	}
 	return d.view.Load()
 }
@@ -235,7 +235,7 @@ func storeSecond(at *atomic.Int64, now time.Time) {
 
 // contradicts reports whether two meanings of a hash contradict each other. Engines with
 // different look-aheads give one hash to different blocks.
-func (d *Deployment) contradicts() bool { return d.LookAheads.Used().Count() < 2 }
+func (d *Deployment) contradicts() bool { return d.LookAheads().Count() < 2 }
 
 // WeightOfIdentity tells blocks of one adapter and salt apart from the same tokens of another in a
 // digest. Every replica computes the same.
@@ -259,4 +259,69 @@ func (d *Deployment) SetOwners(owners map[index.Owner]tiers.Owner) {
 		table[id] = o
 	}
 	d.ownerTable.Store(&table)
+}
+
+// Pools returns the registered pools, sorted by key. The list is not to be changed.
+func (d *Deployment) Pools() []*Member { return *d.pools.Load() }
+
+// Seeds returns what the doctor knows of the hash seeds of the base model's engines. Others take their place once no source is
+// in the deployment.
+func (d *Deployment) Seeds() *doctor.Seeds { return d.seeds.Load() }
+
+// MostParts returns the most parts of a published block, 0 while none had several.
+func (d *Deployment) MostParts() int { return int(d.parts.Load()) }
+
+// GroupKinds returns the kinds of the attention groups of the deployment.
+func (d *Deployment) GroupKinds() map[int]string {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return maps.Clone(d.kinds)
+}
+
+// InstanceID returns the number of an instance in the deployment, if that has ever seen it.
+func (d *Deployment) InstanceID(name string) (id int32, known bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	in := d.instances[name]
+	if in == nil {
+		return 0, false
+	}
+	return in.id, true
+}
+
+// Members returns the members that have entered the deployment, by their numbers in its index.
+func (d *Deployment) Members() map[index.Source]*Member {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	all := make(map[index.Source]*Member, len(d.holders))
+	for src, ns := range d.holders {
+		all[src] = ns.Member
+	}
+	return all
+}
+
+// HolderOf returns the member of a namespace in the deployment, nil if it is gone.
+func (d *Deployment) HolderOf(src index.Source) *Member {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if ns := d.holders[src]; ns != nil {
+		return ns.Member
+	}
+	return nil
+}
+
+// HasRank reports whether a rank of an instance has a source of its own.
+func (d *Deployment) HasRank(instance, rank int32) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for _, in := range d.instances {
+		if in.id == instance {
+			for m := range in.members {
+				if m.Registration.Rank == int(rank) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }

@@ -1,7 +1,7 @@
 // Package catalog has what a fleet is registered for: the deployments, each with the index of its blocks, and the
 // sources that belong to them, as far as queries need to know a source.
 //
-//	Join(Member) --> deployment --Rows--> Instances --Roster--> whom an answer has rows of
+//	Join(Member) --> Deployment --> Instances --> Roster: whom an answer has rows of
 //	Enter(Member) -> Namespace: the source's number in the index, the names of its blocks
 //	Models: a name in a query --> the model that it means
 //

@@ -76,11 +76,13 @@ type usedLookAheads struct {
 	used, known atomic.Uint64              // written under Catalog.mu
 }
 
-// Used returns the look-aheads that a query asks for.
-func (x *usedLookAheads) Used() LookAheads { return max(LookAheads(x.used.Load()), NoLookAhead) }
+// LookAheads returns the look-aheads that a query asks for.
+func (d *Deployment) LookAheads() LookAheads {
+	return max(LookAheads(d.lookAheads.used.Load()), NoLookAhead)
+}
 
-// Named returns the look-aheads that known names may have, empty if there is no name.
-func (x *usedLookAheads) Named() LookAheads { return LookAheads(x.known.Load()) }
+// NamedLookAheads returns the look-aheads that known names may have, empty if there is no name.
+func (d *Deployment) NamedLookAheads() LookAheads { return LookAheads(d.lookAheads.known.Load()) }
 
 // addUsers adds users of each look-ahead of a set, or takes them away where more is negative. It returns the
 // look-aheads in use from then on. Catalog.mu is held.
@@ -93,7 +95,7 @@ func (x *usedLookAheads) addUsers(a LookAheads, more int32) (used LookAheads) {
 			used |= LookAhead(n)
 		}
 	}
-	known := x.Named() | used
+	known := LookAheads(x.known.Load()) | used
 	if known.Count() > normalize.MaxLookAheads {
 		known = used
 	}
@@ -104,16 +106,16 @@ func (x *usedLookAheads) addUsers(a LookAheads, more int32) (used LookAheads) {
 
 // UseLookAheads notes the look-aheads of blocks that the namespace is about to hold.
 // Queries ask for them until the source leaves the namespace.
-func (ns *Namespace) UseLookAheads(c *Catalog, a LookAheads) {
+func (ns *Namespace) UseLookAheads(a LookAheads) {
 	more := a &^ ns.LookAheads
 	if more == 0 {
 		return
 	}
 	d := ns.Deployment
-	c.mu.Lock()
+	d.mu.Lock()
 	ns.LookAheads |= more
-	used := d.LookAheads.addUsers(more, 1)
-	c.mu.Unlock()
+	used := d.lookAheads.addUsers(more, 1)
+	d.mu.Unlock()
 	if used&^NoLookAhead != 0 {
 		d.Index.NameAllBlocks() // an engine hash may mean a block for each look-ahead
 	}
@@ -121,6 +123,24 @@ func (ns *Namespace) UseLookAheads(c *Catalog, a LookAheads) {
 
 // UseAnyLookAhead is UseLookAheads for blocks known by their hashes alone: they may have
 // any look-ahead of the names that the deployment knows.
-func (ns *Namespace) UseAnyLookAhead(c *Catalog) {
-	ns.UseLookAheads(c, ns.Deployment.LookAheads.Named()|NoLookAhead)
+func (ns *Namespace) UseAnyLookAhead() {
+	ns.UseLookAheads(ns.Deployment.NamedLookAheads() | NoLookAhead)
+}
+
+// LookAheadOf returns the look-ahead of an instance's blocks: an engine has one.
+func (d *Deployment) LookAheadOf(instance int32) (ahead int) {
+	set := d.LookAheads()
+	if set.Count() > 1 {
+		set = NoLookAhead
+		d.mu.RLock()
+		defer d.mu.RUnlock()
+		for _, ns := range d.holders {
+			if ns.InstanceID == instance {
+				set |= ns.LookAheads
+			}
+		}
+	}
+	for ahead = range set.All {
+	}
+	return ahead
 }

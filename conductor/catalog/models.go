@@ -18,7 +18,7 @@ import (
 // to which deployment its blocks belong, and all others as aliases:
 //
 //	registrations --NamesOf--> Names
-//	query for a name --Models.Of--> the model of its tenant that the name means --> deployment
+//	query for a name --Models.Resolve--> the model of its tenant that the name means --> deployment
 //
 // A name means a model if that is the only one of the tenant that has it, as its own or as an alias. So
 // a model that is registered under the name wins over aliases, and a name that several models have
@@ -93,9 +93,9 @@ type Models struct{ catalog *Catalog }
 // Models returns what names of models mean.
 func (c *Catalog) Models() Models { return Models{c} }
 
-// Named returns the models that have a name which is an alias of some, nil for other names.
+// FindByName returns the models that have a name which is an alias of some, nil for other names.
 // What the fleet knows counts before what this replica follows.
-func (m Models) Named(tenant, name string) []string {
+func (m Models) FindByName(tenant, name string) []string {
 	at := scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: name}
 	if m.catalog.fleet != nil {
 		if all := m.catalog.fleet.Names()[at]; all != nil {
@@ -105,16 +105,16 @@ func (m Models) Named(tenant, name string) []string {
 	return m.aliasNames()[at]
 }
 
-// Of returns the model that a name means: the name itself if it is no alias, or one of several models.
-func (m Models) Of(tenant, name string) string {
-	if all := m.Named(tenant, name); len(all) == 1 {
+// Resolve returns the model that a name means: the name itself if it is no alias, or one of several models.
+func (m Models) Resolve(tenant, name string) string {
+	if all := m.FindByName(tenant, name); len(all) == 1 {
 		return all[0]
 	}
 	return name
 }
 
-// OfTenant returns the registered models of a tenant, sorted.
-func (m Models) OfTenant(tenant string) []string {
+// ListRegistered returns the registered models of a tenant, sorted.
+func (m Models) ListRegistered(tenant string) []string {
 	var all []string
 	if m.catalog.fleet != nil {
 		all = m.catalog.fleet.Models(tenant)
@@ -139,10 +139,10 @@ const maxModelsNamed = 20
 // are. It returns "" if something is registered.
 func (m Models) Unregistered(tenant, name string, blockSize int) string {
 	tenant = cmp.Or(tenant, scope.DefaultTenant)
-	model := m.Of(tenant, name)
+	model := m.Resolve(tenant, name)
 	sizes := m.engineSizes(tenant, model)
-	models := m.OfTenant(tenant)
-	several := m.Named(tenant, name)
+	models := m.ListRegistered(tenant)
+	several := m.FindByName(tenant, name)
 	switch {
 	case slices.Contains(sizes, blockSize):
 		return ""
@@ -177,7 +177,7 @@ func (m Models) aliasesOf(tenant string) iter.Seq[string] {
 		}
 		for _, names := range all {
 			for at := range maps.Keys(names) {
-				if at.Tenant == tenant && m.Of(tenant, at.Model) != at.Model && !yield(at.Model) {
+				if at.Tenant == tenant && m.Resolve(tenant, at.Model) != at.Model && !yield(at.Model) {
 					return
 				}
 			}

@@ -31,7 +31,7 @@ func (c *Catalog) CheckProfile(r registration.Registration, replaced *Member) er
 	defer c.mu.RUnlock()
 	p := r.ResolvedProfile()
 	d := c.byKey[r.Deployment()]
-	if p == (hash.Profile{}) || d == nil || c.Past {
+	if p == (hash.Profile{}) || d == nil || c.past {
 		return nil
 	}
 	var by *Member
@@ -50,10 +50,13 @@ func (c *Catalog) CheckProfile(r registration.Registration, replaced *Member) er
 	return &ProfileConflictError{Key: r.Key(), Pool: r.IsPool(), By: by.Key(), Field: field, Have: have, Want: got}
 }
 
+// Profiles returns the profiles by adapter, see Profile; nil if there is none. It is the same table until one changes.
+func (d *Deployment) Profiles() *map[string]hash.Profile { return d.profiles.Load() }
+
 // Profile returns the profile of an adapter's blocks: that of the engines registered
 // for it, else of one that has announced blocks under it, else of a pool.
 func (d *Deployment) Profile(lora string) (hash.Profile, bool) {
-	all := d.Profiles.Load()
+	all := d.profiles.Load()
 	if all == nil {
 		return hash.Profile{}, false
 	}
@@ -96,8 +99,8 @@ func (d *Deployment) publishProfiles() {
 		next = &all
 	}
 	// The same table stays, so that who has seen it need not look again.
-	if old := d.Profiles.Load(); old == nil || next == nil || !maps.Equal(*old, *next) {
-		d.Profiles.Store(next)
+	if old := d.profiles.Load(); old == nil || next == nil || !maps.Equal(*old, *next) {
+		d.profiles.Store(next)
 	}
 }
 

@@ -55,11 +55,11 @@ func TestDeploymentProfile(t *testing.T) {
 	}
 
 	f("", "")
-	if d.Profiles.Load() != nil {
+	if d.profiles.Load() != nil {
 		t.Error("a table without a profile")
 	}
 	add(named("none", 0, "", ""))
-	if d.Profiles.Load() != nil {
+	if d.profiles.Load() != nil {
 		t.Error("a table for a source without a profile")
 	}
 	late, early := pool("p2", "", "2"), pool("p1", "", "1")
@@ -93,9 +93,9 @@ func TestDeploymentProfile(t *testing.T) {
 		remove(m)
 	}
 	f("chat", "20")
-	table := d.Profiles.Load()
+	table := d.profiles.Load()
 	add(named("c", 0, "sql", "20"))
-	if d.Profiles.Load() != table {
+	if d.profiles.Load() != table {
 		t.Error("another table that says the same")
 	}
 	remove(b)

@@ -90,7 +90,7 @@ func contextViews(c *catalog.Catalog, d *catalog.Deployment, limit int, listed *
 		home     bool // a source of the instance is registered with the adapter and salt
 		aliases  []alias
 	}
-	by := c.MembersIn(d)
+	by := d.Members()
 	views := make(map[key]*view)
 	of := func(n index.Identity, src index.Source) *view {
 		s := by[src]

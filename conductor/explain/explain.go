@@ -60,7 +60,7 @@ func (p Inspector) Explain(q *match.Query) *inspect.Explanation {
 	var rows []match.Row
 	var roster *catalog.Roster
 	if e.deployment != nil {
-		roster = e.deployment.Rows(p.Catalog).Everyone()
+		roster = e.deployment.Instances().Everyone()
 		rows = e.match(roster)
 	}
 	for i := range rows {
@@ -82,11 +82,11 @@ func (p Inspector) Explain(q *match.Query) *inspect.Explanation {
 func (e *explaining) chainsOf(d *catalog.Deployment, size int) (all []*hash.Chain) {
 	set := catalog.NoLookAhead
 	if d != nil {
-		set = d.LookAheads.Used()
+		set = d.LookAheads()
 	}
 	for ahead := range set.All {
 		c := new(hash.Chain)
-		c.Reset(e.Catalog.Options.Scheme, e.query.Tokens, size, ahead)
+		c.Reset(e.Catalog.IndexOptions().Scheme, e.query.Tokens, size, ahead)
 		all = append(all, c)
 	}
 	return all
@@ -185,7 +185,7 @@ func (e *explaining) pools() {
 	if e.deployment == nil {
 		return
 	}
-	e.out.Pools = e.holders(*e.deployment.Pools.Load(), func(s *ingest.Source) bool {
+	e.out.Pools = e.holders(e.deployment.Pools(), func(s *ingest.Source) bool {
 		serves := s.Registration.Serves
 		return s.Registration.IsPool() && (e.query.Instance == nil || len(serves) == 0 || slices.Contains(serves, *e.query.Instance))
 	})

@@ -83,7 +83,7 @@ func (p Inspector) Loss(instance string) (Loss, error) {
 
 // sharesOf returns how many blocks of each identity an instance holds, and how many of them it alone.
 func sharesOf(c *catalog.Catalog, d *catalog.Deployment, instance string) []index.Share {
-	id, known := c.InstanceID(d, instance)
+	id, known := d.InstanceID(instance)
 	if !known {
 		return nil
 	}

@@ -25,14 +25,14 @@ func TestLookAheadsOfNames(t *testing.T) {
 		pool := source(registration.TypeMooncake, name)
 		defer pool.holdings.leaveAll()
 		ns := pool.holdings.namespaceIn(at)
-		ns.UseAnyLookAhead(c.catalog)
+		ns.UseAnyLookAhead()
 		return ns.LookAheads
 	}
 	// leave uses a look-ahead, and lets its source go.
 	leave := func(ahead int) {
 		s := source(registration.TypeVLLM, "eagle")
-		s.holdings.namespaceIn(at).UseLookAheads(c.catalog, catalog.LookAhead(ahead))
-		if got := d.LookAheads.Used(); got != catalog.LookAhead(ahead) {
+		s.holdings.namespaceIn(at).UseLookAheads(catalog.LookAhead(ahead))
+		if got := d.LookAheads(); got != catalog.LookAhead(ahead) {
 			t.Errorf("held: look-aheads %v, want %d", got.List(), ahead)
 		}
 		s.holdings.leaveAll()
@@ -41,7 +41,7 @@ func TestLookAheadsOfNames(t *testing.T) {
 	if got := later("pool 1"); got != 1<<1|catalog.NoLookAhead {
 		t.Errorf("left: look-aheads %v", got.List())
 	}
-	if got := d.LookAheads.Used(); got != catalog.NoLookAhead {
+	if got := d.LookAheads(); got != catalog.NoLookAhead {
 		t.Errorf("a query then asks for the look-aheads %v", got.List())
 	}
 	for ahead := range 20 { // a publisher that invents look-aheads
@@ -57,7 +57,7 @@ func TestMarkHasHeldLookAheads(t *testing.T) {
 	c := newServer(serverOptions{})
 	defer c.Close()
 	s := saltedSource(c, 1, 1)
-	s.holdings.namespaces[0].UseLookAheads(c.catalog, catalog.LookAhead(1))
+	s.holdings.namespaces[0].UseLookAheads(catalog.LookAhead(1))
 	if got := s.snapshotMark().LookAheads; len(got) == 0 {
 		t.Error("no look-ahead of blocks that are held")
 	}

@@ -118,7 +118,7 @@ func (a *applier) store(c *normalize.Change, seen *doctor.Observation) {
 	seen.Cut, seen.Parts, seen.EverCut = c.Cut, c.Parts, c.EverCut
 	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
 	if ns := a.holdings.byKey[c.Context.Deployment]; ns != nil {
-		seen.Seeds, seen.Profiles = ns.Deployment.Seeds.Load(), ns.Deployment.Profiles.Load()
+		seen.Seeds, seen.Profiles = ns.Deployment.Seeds(), ns.Deployment.Profiles()
 	}
 }
 

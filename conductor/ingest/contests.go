@@ -19,7 +19,7 @@ type contest struct {
 // last may be one.
 func (a *applier) noteContests(ns *namespace) {
 	for _, n := range ns.Deployment.Index.TakeContests() {
-		by, other := a.shared.catalog.HolderOf(ns.Deployment, n.Source), a.shared.catalog.HolderOf(ns.Deployment, n.Other)
+		by, other := ns.Deployment.HolderOf(n.Source), ns.Deployment.HolderOf(n.Other)
 		a.effects.Contests = append(a.effects.Contests, contest{Hash: n.Engine, By: by, Other: other})
 	}
 }

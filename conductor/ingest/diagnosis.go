@@ -72,7 +72,7 @@ func (s *Source) observeBatch(b *events.Batch) {
 func observeSilence(s *Source, now time.Time) {
 	limit := s.shared.opts.SilentAfter
 	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
-	if d == nil || limit <= 0 || s.shared.catalog.Past {
+	if d == nil || limit <= 0 || s.shared.catalog.IsPast() {
 		return
 	}
 	st := s.feed.Status()
@@ -91,7 +91,7 @@ func observeSilence(s *Source, now time.Time) {
 func observeUse(s *Source, now time.Time) {
 	limit := s.shared.opts.SilentAfter
 	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
-	if d == nil || limit <= 0 || s.shared.catalog.Past || s.Registration.IsPool() || now.Sub(s.opened) < limit {
+	if d == nil || limit <= 0 || s.shared.catalog.IsPast() || s.Registration.IsPool() || now.Sub(s.opened) < limit {
 		return
 	}
 	asked := false
@@ -119,7 +119,7 @@ func observeParents(s *Source, held heldBlocks) {
 	for _, m := range media {
 		blocks += m.Blocks
 	}
-	s.doctor.Parents(waiting, blocks, waiting >= cmp.Or(s.shared.catalog.Options.MaxOrphans, index.DefaultMaxOrphans))
+	s.doctor.Parents(waiting, blocks, waiting >= cmp.Or(s.shared.catalog.IndexOptions().MaxOrphans, index.DefaultMaxOrphans))
 }
 
 // observeRefusals reports whether another connection has sent in the name of the source
@@ -197,7 +197,7 @@ var adviceOfSnapshots = map[string]string{
 func observeAliases(s *Source) {
 	tenant := s.Registration.Tenant
 	for _, alias := range s.Member.Aliases() {
-		models := s.shared.catalog.Models().Named(tenant, alias)
+		models := s.shared.catalog.Models().FindByName(tenant, alias)
 		switch {
 		case len(models) < 2:
 			continue

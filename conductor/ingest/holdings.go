@@ -134,7 +134,7 @@ func (s *holdings) purgeGroup(rank int32, group int) {
 
 // parts is the most parts a published block of the deployment had, 0 while none had
 // several.
-func (ns *namespace) parts() int { return int(ns.Deployment.Parts.Load()) }
+func (ns *namespace) parts() int { return ns.Deployment.MostParts() }
 
 // copies returns what repeated stores mean for a holder. In a pool that announces blocks
 // one is there or not, however often it is announced; the pool distinguishes objects before. The

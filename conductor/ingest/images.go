@@ -199,8 +199,9 @@ func (r *Recovery) Deployment(img *image.Head, d *image.Deployment) (*Loading, e
 	}
 	x, table := l.into.Index, l.into.Names
 	if !x.IsEmpty() || !adopted && !table.Adopt(d.Secret) {
-		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.catalog.Options.MaxOrphans, KeepClientHashes: true,
-			WideBase: r.c.catalog.Options.WideBase, MaxBytes: r.c.catalog.Options.MaxBytes, Budget: index.NewBudget(r.Room())})
+		opts := r.c.catalog.IndexOptions()
+		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: opts.MaxOrphans, KeepClientHashes: true, WideBase: opts.WideBase,
+			MaxBytes: opts.MaxBytes, Budget: index.NewBudget(r.Room())})
 		table = names.New(x, 0, catalog.WeightOfIdentity)
 		table.Adopt(d.Secret)
 		l.scratch = &scratchIndex{x, table, make(map[uint64]uint64)}
@@ -214,7 +215,7 @@ func (r *Recovery) Deployment(img *image.Head, d *image.Deployment) (*Loading, e
 		}
 	}
 	for _, src := range l.sources {
-		if s := r.c.catalog.HolderOf(l.into, src); s != nil && l.scratch == nil && !s.Registration.IsPool() {
+		if s := l.into.HolderOf(src); s != nil && l.scratch == nil && !s.Registration.IsPool() {
 			x.MarkTeaching(src)
 		}
 	}
@@ -284,7 +285,7 @@ func (l *Loading) holder(h *image.Holder) (index.Owner, error) {
 		return noOwner, nil
 	}
 	l.into, l.sources[h.Source] = ns.Deployment, ns.Source
-	ns.UseLookAheads(l.r.c.catalog, max(s.peerLookAheads, catalog.NoLookAhead))
+	ns.UseLookAheads(max(s.peerLookAheads, catalog.NoLookAhead))
 	owner := s.holdings.holder(ns, key, medium)
 	if !s.marked || h.Unverified {
 		l.r.c.Unscoped.Store(true)

@@ -147,7 +147,7 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		}
 		change(s, stored, 0)
 		var chain hash.Chain
-		chain.Reset(c.catalog.Options.Scheme, stored.Tokens, 16, 0)
+		chain.Reset(c.catalog.IndexOptions().Scheme, stored.Tokens, 16, 0)
 		var m index.Match
 		s.holdings.namespaces[0].Deployment.Index.Match(index.Lookup{Chain: &chain}, nil, &m)
 		if held := heldOf(s, 0); m.Blocks != placedBlocks || held != placedBlocks {
@@ -167,7 +167,7 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	change(s, &events.Event{Kind: events.Stored, Hashes: stored.Hashes, Medium: "STORAGE", BlockSize: 16}, 1)
 	change(s, stored, 2)
 	var chain hash.Chain
-	chain.Reset(c.catalog.Options.Scheme, stored.Tokens, 16, 0)
+	chain.Reset(c.catalog.IndexOptions().Scheme, stored.Tokens, 16, 0)
 	var m index.Match
 	s.holdings.namespaces[0].Deployment.Index.Match(index.Lookup{Chain: &chain}, nil, &m)
 	for rank := range int32(3) {

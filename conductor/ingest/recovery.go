@@ -54,14 +54,14 @@ var ErrNoRoom = errors.New("it takes more memory than index.max_bytes_total allo
 
 // Room returns the bytes that all indexes may take, 0 if there is no bound.
 func (r *Recovery) Room() int64 {
-	_, most := r.c.catalog.Options.Budget.Used()
+	_, most := r.c.catalog.IndexOptions().Budget.Used()
 	return most
 }
 
 // full reports whether the snapshot takes more memory than there is. An index that refuses blocks
 // stays below that.
 func (r *Recovery) full() bool {
-	used, most := r.c.catalog.Options.Budget.Used()
+	used, most := r.c.catalog.IndexOptions().Budget.Used()
 	return most > 0 && used > most+most/8
 }
 
@@ -169,11 +169,11 @@ func (r *Recovery) Stored(e *Stored) error {
 	}
 	switch {
 	case s.marked:
-		ns.UseLookAheads(r.c.catalog, max(s.peerLookAheads, catalog.NoLookAhead))
+		ns.UseLookAheads(max(s.peerLookAheads, catalog.NoLookAhead))
 	case local == nil:
-		ns.UseAnyLookAhead(r.c.catalog)
+		ns.UseAnyLookAhead()
 	default:
-		ns.UseLookAheads(r.c.catalog, catalog.DynamoLookAheads) // Dynamo's dumps do not tell
+		ns.UseLookAheads(catalog.DynamoLookAheads) // Dynamo's dumps do not tell
 	}
 	owner := s.holdings.holder(ns, key, e.Medium)
 	to := owner.owners[0]
@@ -239,7 +239,7 @@ func (r *Recovery) deferUntilParent(s *Source, ns *namespace, to index.Owner, e 
 	}, id: id, local: slices.Clone(local)})
 	n := int64(pendingBytes + 24*len(e.Engine))
 	r.charged += n
-	r.c.catalog.Options.Budget.Charge(n)
+	r.c.catalog.IndexOptions().Budget.Charge(n)
 }
 
 // mostTries bounds how often a pending stretch is looked at. One that was not placed although a stretch
@@ -282,7 +282,7 @@ func (r *Recovery) attachPending() {
 
 // dropPending forgets the pending stretches.
 func (r *Recovery) dropPending() {
-	r.c.catalog.Options.Budget.Charge(-r.charged)
+	r.c.catalog.IndexOptions().Budget.Charge(-r.charged)
 	r.pending, r.charged = nil, 0
 }
 

@@ -51,7 +51,7 @@ type RegisterOptions struct {
 // fields, *catalog.ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
 // Admit.
 func (c *Sources) Register(r registration.Registration, opts RegisterOptions) error {
-	if c.catalog.Past {
+	if c.catalog.IsPast() {
 		return ErrPast
 	}
 	r, err := c.Canonical(r, opts.AnyEndpoint)
@@ -202,7 +202,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 // filled in; ErrNotFound when it is unknown, ErrPast.
 func (c *Sources) Unregister(key registration.Key) (registration.Key, error) {
 	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
-	if c.catalog.Past {
+	if c.catalog.IsPast() {
 		return key, ErrPast
 	}
 	return c.UnregisterIf(key, nil)
@@ -245,7 +245,7 @@ type pauser interface {
 // SetPaused closes the connections of a source and keeps its blocks, until it is undone: what was published meanwhile
 // shows as a gap and is replayed then. A source that had failed tries its endpoint again. ErrNotFound, ErrPast.
 func (c *Sources) SetPaused(key registration.Key, paused bool) error {
-	if c.catalog.Past {
+	if c.catalog.IsPast() {
 		return ErrPast
 	}
 	s := c.Find(key)

@@ -25,7 +25,7 @@ func TestReplacedSourceStaysARow(t *testing.T) {
 			d := c.catalog.Deployment(key)
 			if d == nil {
 				t.Error("the deployment is gone while its only source is replaced")
-			} else if n := len(d.Rows(c.catalog).All); n != 1 {
+			} else if n := len(d.Instances().All); n != 1 {
 				t.Errorf("%d rows while the source is replaced", n)
 			}
 		}
@@ -34,7 +34,7 @@ func TestReplacedSourceStaysARow(t *testing.T) {
 	for _, endpoint := range []string{"tcp://a:1", "tcp://b:1"} {
 		must.Succeed(t, c.Register(registration.Registration{Endpoint: endpoint, Type: registration.TypeVLLM, Model: "m", Instance: "i",
 			BlockSize: 4}, RegisterOptions{Replace: true}))
-		if n := len(c.catalog.Deployment(key).Rows(c.catalog).All[0].Members); n != 1 {
+		if n := len(c.catalog.Deployment(key).Instances().All[0].Members); n != 1 {
 			t.Errorf("the instance has %d members", n)
 		}
 	}

@@ -162,7 +162,7 @@ func (h Snapshots) cut(of *scope.Deployment) *Snapshot {
 		snap.Sources = append(snap.Sources, s.snapshotMark())
 	}
 	for d, sd := range deployments {
-		sd.cut, sd.known, sd.groups = d.Index.Checkpoint(), d.Translation.Entries(), h.sources.catalog.GroupKinds(d)
+		sd.cut, sd.known, sd.groups = d.Index.Checkpoint(), d.ClientHashes(), d.GroupKinds()
 		sd.cut.Yield = h.yieldToQueries
 		sd.identities = make(map[index.Identity]*names.Identity)
 		for _, id := range d.Names.All() { // one that leaves now has no block
@@ -204,11 +204,10 @@ func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 // localOf returns the local hash of a client hash. Its block may be gone by now, or have
 // come since.
 func (d *snapDeployment) localOf(clientHash uint64) (uint64, bool) {
-	t := &d.Deployment.Translation
-	if local, ok := t.LocalIn(d.known, clientHash); ok {
+	if local, ok := d.Deployment.LocalHashIn(d.known, clientHash); ok {
 		return local, true
 	}
-	return t.LocalOf(clientHash)
+	return d.Deployment.LocalHashOf(clientHash)
 }
 
 // walk is Walk for one deployment.

@@ -171,7 +171,7 @@ func (s *Source) awaitGate() bool {
 	case <-s.stopped:
 		return false
 	}
-	if !s.shared.catalog.Past && !s.Registration.IsApproximate() {
+	if !s.shared.catalog.IsPast() && !s.Registration.IsApproximate() {
 		for _, ttl := range s.Registration.TTLs() {
 			go s.age(ttl)
 		}

@@ -192,7 +192,7 @@ func New(catalog *catalog.Catalog, opts Options) *Sources {
 		groups: fleetGroups{by: make(map[scope.Shard]*fleetGroup)}, leaving: make(map[*Source]bool),
 		stopWatch: make(chan struct{}), watched: make(chan struct{}),
 	}
-	c.opts, c.catalog, c.scheme, c.now, c.log = opts, catalog, catalog.Options.Scheme, opts.Now, opts.Log
+	c.opts, c.catalog, c.scheme, c.now, c.log = opts, catalog, catalog.IndexOptions().Scheme, opts.Now, opts.Log
 	c.limits.Store(new(Limits))
 	c.pushes = &Pushes{
 		now: opts.Now, staleAfter: opts.Stream.StaleAfter, decode: opts.Stream.Decode, most: cmp.Or(opts.PoolBytes, pool.DefaultLimit),
@@ -280,7 +280,7 @@ func (c *Sources) watch() {
 				s.guard(func() { // it logs what all of these have found
 					observeParents(s, held)
 					s.applier.decideAll()
-					if !c.catalog.Past {
+					if !c.catalog.IsPast() {
 						s.doctor.Unremoved(now)
 					}
 				})

@@ -80,9 +80,9 @@ func (ns *namespace) behindKnown(e *events.Event, fold uint64) bool {
 func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) index.StoreResult {
 	e, hashes := c.Cut, c.Cut.Hashes
 	if c.Local != nil {
-		ns.UseLookAheads(a.shared.catalog, catalog.LookAhead(e.Ahead))
+		ns.UseLookAheads(catalog.LookAhead(e.Ahead))
 	} else {
-		ns.UseAnyLookAhead(a.shared.catalog)
+		ns.UseAnyLookAhead()
 	}
 	id := at.Identity
 	for !ns.Names.Table.Pin(id) { // it had no block, and has left
@@ -197,7 +197,7 @@ func (a *applier) announce(ns *namespace, lora string) {
 // are their local hashes whatever the identity.
 func (a *applier) clientHashesOf(ns *namespace, c *normalize.Change) func(index.Identity) []uint64 {
 	a.clientHashes = nil
-	if c.Local == nil || !a.shared.catalog.Options.KeepClientHashes || ns.Names.Table.Len() == 0 &&
+	if c.Local == nil || !a.shared.catalog.KeepsClientHashes() || ns.Names.Table.Len() == 0 &&
 		!ns.Deployment.TranslatesClientHashes(scope.Variant{}) {
 		return nil
 	}

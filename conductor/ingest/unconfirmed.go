@@ -16,7 +16,7 @@ import (
 // doubtsAbout returns the doubts about reports, by deployment. It ends those that no report of late supports.
 func doubtsAbout(c *shared, now time.Time) map[*catalog.Deployment][]expect.Doubt {
 	all := make(map[*catalog.Deployment][]expect.Doubt)
-	if c.catalog.Past {
+	if c.catalog.IsPast() {
 		return nil
 	}
 	for d := range c.catalog.InstanceNames() {
@@ -32,7 +32,7 @@ func observeExpected(s *Source, now time.Time, doubts map[*catalog.Deployment][]
 	for i := range doubts[s.Member.Home] {
 		d := &doubts[s.Member.Home][i]
 		if d.Instance == s.Member.InstanceID &&
-			(d.Rank == int32(s.Registration.Rank) || !s.shared.catalog.HasRank(s.Member.Home, d.Instance, d.Rank)) {
+			(d.Rank == int32(s.Registration.Rank) || !s.Member.Home.HasRank(d.Instance, d.Rank)) {
 			if st := s.feed.Status().State; st == stream.Synced || st == stream.Partial {
 				s.doctor.Findings.Update(doctor.FindingUnconfirmed,
 					"none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, placeOf(s, d),

@@ -27,7 +27,7 @@ func (c *clientChain) Locals(n int) []uint64 {
 		return c.clientHashes
 	}
 	for i := len(c.local); i < n; i++ {
-		local, known := c.deployment.Translation.LocalOf(c.clientHashes[i])
+		local, known := c.deployment.LocalHashOf(c.clientHashes[i])
 		if c.ended = c.ended || !known; c.ended {
 			local = ^c.clientHashes[i]
 		}

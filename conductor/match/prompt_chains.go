@@ -10,7 +10,7 @@ import (
 // resetPromptChains sets the chain of the prompt's tokens for the first look-ahead of a
 // deployment, and appends a lookup for each further one.
 func (sc *scratch) resetPromptChains(d *catalog.Deployment, constant uint64, q *Query, lookups []index.Lookup) []index.Lookup {
-	set := d.LookAheads.Used()
+	set := d.LookAheads()
 	if n := set.Count() - 1; len(sc.chains) < n {
 		sc.chains = make([]hash.Chain, n)
 	}

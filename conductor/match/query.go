@@ -184,7 +184,7 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 	if d != nil {
 		d.NoteAsked(now)
 	}
-	roster, only := rosterFor(c.catalog, d, q)
+	roster, only := rosterFor(d, q)
 	if roster == nil && (q.Instance == nil || q.minBlocks() > 0) {
 		return 0, d
 	}
@@ -194,7 +194,7 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 			details = c.details(roster, only)
 		}
 		if d != nil {
-			ans.Pools = c.detail(*d.Pools.Load())
+			ans.Pools = c.detail(d.Pools())
 		}
 	}
 	if roster == nil {
@@ -250,11 +250,11 @@ var noRanks = tiers.NewRowSet([]tiers.Instance{{}}).ZeroRows()
 
 // rosterFor returns the instances an answer may have rows of, nil for none, and where the
 // only one is that is asked for, -1 for all: see rule ANSWER-1.
-func rosterFor(c *catalog.Catalog, d *catalog.Deployment, q *Query) (r *catalog.Roster, only int) {
+func rosterFor(d *catalog.Deployment, q *Query) (r *catalog.Roster, only int) {
 	if d == nil {
 		return nil, -1
 	}
-	v := d.Rows(c)
+	v := d.Instances()
 	switch {
 	case q.Instance != nil:
 		at, ok := v.Find(*q.Instance)
@@ -340,7 +340,7 @@ func (sc *scratch) digestsOf(d *catalog.Deployment, q *Query, c *Matcher) bool {
 	}
 	n := 0
 	var last hash.Profile
-	for ahead := range max(d.LookAheads.Named(), catalog.NoLookAhead).All {
+	for ahead := range max(d.NamedLookAheads(), catalog.NoLookAhead).All {
 		p := profile.WithAhead(ahead)
 		if n > 0 && p == last {
 			continue
@@ -401,7 +401,7 @@ func identityAsked(d *catalog.Deployment, q *Query) *names.Identity {
 	case !q.ByClientHash:
 		return d.Names.Look(scope.Variant{Lora: q.Lora, Salt: q.Salt})
 	case len(q.ClientHashes) > 0:
-		if id := d.Translation.First(q.ClientHashes[0]); id != nil {
+		if id := d.IdentityOf(q.ClientHashes[0]); id != nil {
 			return id
 		}
 	}

@@ -88,7 +88,7 @@ func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 	d := c.catalog.Deployment(scope.Deployment{Tenant: tenant, Model: r.Model, BlockSize: r.BlockSize})
 	var to *catalog.Instance
 	if d != nil {
-		if v := d.Rows(c.catalog); len(v.All) > 0 {
+		if v := d.Instances(); len(v.All) > 0 {
 			at, found := v.Find(r.Target)
 			if !found {
 				return nil, unknownTarget("instance_id", r.Target, "instance", namesOfRows(v.All))
@@ -107,7 +107,7 @@ func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 	sc := scratches.Get().(*scratch)
 	defer sc.release()
 	c.expectPrompt(sc, d, target, r)
-	if _, still := d.Rows(c.catalog).Find(r.Target); !still {
+	if _, still := d.Instances().Find(r.Target); !still {
 		d.Expected.Forget(to.ID) // it was unregistered meanwhile, perhaps before the target was made
 	}
 	d.Bell.Ring()
@@ -217,7 +217,7 @@ func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Ta
 		sc.hashes = q.Hashes
 		prompt = &sc.hashes
 	default:
-		sc.chain.Reset(d.Scheme, q.Tokens, q.BlockSize, c.catalog.LookAheadOf(d, to.Instance))
+		sc.chain.Reset(d.Scheme, q.Tokens, q.BlockSize, d.LookAheadOf(to.Instance))
 		prompt = &sc.chain
 		defer sc.chain.Reset(hash.Scheme{}, nil, 0, 0)
 	}

@@ -71,7 +71,9 @@ func (c *Matcher) deploymentsOf(tenants scope.Tenants, model string) (all []*cat
 		}
 	}
 	if model != "" {
-		all = slices.DeleteFunc(all, func(d *catalog.Deployment) bool { return d.Key.Model != c.catalog.Models().Of(d.Key.Tenant, model) })
+		all = slices.DeleteFunc(all, func(d *catalog.Deployment) bool {
+			return d.Key.Model != c.catalog.Models().Resolve(d.Key.Tenant, model)
+		})
 	}
 	return all
 }
@@ -87,7 +89,7 @@ func (sc *scratch) workers(d *catalog.Deployment, q *Query, c *Matcher, all []Wo
 	}
 	d.NoteAsked(c.now())
 	reach := reachOf(sc, owners)
-	for _, r := range d.Rows(c.catalog).All {
+	for _, r := range d.Instances().All {
 		if blocks := reach[r.ID]; blocks > 0 && r.Address != "" {
 			all = append(all, Worker{Address: r.Address, Instance: r.Name, Blocks: blocks})
 		}

@@ -118,7 +118,7 @@ func (expected) Describe(ch chan<- *prometheus.Desc) { expectedDescs.send(ch) }
 
 // Collect implements prometheus.Collector.
 func (e expected) Collect(ch chan<- prometheus.Metric) {
-	table := e.meter.opts.Catalog.Expected
+	table := e.meter.opts.Catalog.Expected()
 	totals := table.Totals()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)

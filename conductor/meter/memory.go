@@ -50,8 +50,8 @@ func (m *Meter) Memory() []MemoryPart {
 		{Name: "lmcache", Bytes: sources.Pushed},
 		{Name: "lifetimes", Bytes: sources.Lives},
 		{Name: "source_histories", Bytes: sources.Histories},
-		{Name: "expected", Bytes: m.opts.Catalog.Expected.Bytes()},
-		{Name: "prefixes", Bytes: int64(m.opts.Catalog.PrefixRoom.Bytes())},
+		{Name: "expected", Bytes: m.opts.Catalog.Expected().Bytes()},
+		{Name: "prefixes", Bytes: int64(m.opts.Catalog.PrefixBytes())},
 		{Name: "hash_memo", Bytes: m.opts.Memo.Stats().Bytes},
 		{Name: "journal", Bytes: int64(m.opts.Tape.MemoryBytes())},
 	}

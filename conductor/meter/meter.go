@@ -65,7 +65,7 @@ func (m *Meter) AwaitUnfound(unfound func() []status.SourceState) { m.unfound.St
 // paused or failed: waiting would not help. One whose engine publishes nothing counts as synced.
 func (m *Meter) Ready() status.Readiness {
 	r := status.Readiness{Recovering: m.opts.Sources.Recovering(), MinSynced: m.limits.Load().MinSynced}
-	r.IndexBytes, r.IndexLimit = m.opts.Catalog.Options.Budget.Used()
+	r.IndexBytes, r.IndexLimit = m.opts.Catalog.IndexOptions().Budget.Used()
 	for _, s := range m.opts.Sources.All() {
 		r.Count(s.Static, s.State())
 	}
@@ -94,7 +94,7 @@ func (m *Meter) Stats() *status.Stats {
 		st.Tenants[labels[0]] = t
 		st.Bytes += int64(x.Bytes)
 	}
-	if used, limit := m.opts.Catalog.Options.Budget.Used(); limit > 0 {
+	if used, limit := m.opts.Catalog.IndexOptions().Budget.Used(); limit > 0 {
 		st.Bytes, st.Limit = used, limit
 	}
 	for tenant, n := range queriesByTenant(m.opts.Catalog) {
@@ -122,7 +122,7 @@ func queriesByTenant(c *catalog.Catalog) map[string]catalog.QueryCounts {
 	all := make(map[string]catalog.QueryCounts)
 	for _, d := range c.Deployments() {
 		sum := all[d.Key.Tenant]
-		for _, n := range d.Asked.Load() {
+		for _, n := range d.QueryCounts() {
 			sum.Add(n)
 		}
 		all[d.Key.Tenant] = sum

@@ -95,11 +95,11 @@ func (m *Meter) Collect(ch chan<- prometheus.Metric) {
 		gauge(descIndexBytes, st.Bytes)
 		gauge(descIndexAliasBytes, st.AliasBytes)
 	}
-	if used, limit := m.opts.Catalog.Options.Budget.Used(); limit > 0 {
+	if used, limit := m.opts.Catalog.IndexOptions().Budget.Used(); limit > 0 {
 		ch <- prometheus.MustNewConstMetric(descIndexLimit, prometheus.GaugeValue, float64(limit))
 		ch <- prometheus.MustNewConstMetric(descIndexUsed, prometheus.GaugeValue, float64(used))
 	}
-	if used, limit := m.opts.Catalog.Options.Ghosts.Used(); limit > 0 {
+	if used, limit := m.opts.Catalog.IndexOptions().Ghosts.Used(); limit > 0 {
 		ch <- prometheus.MustNewConstMetric(descGhosts, prometheus.GaugeValue, float64(used))
 		ch <- prometheus.MustNewConstMetric(descGhostLimit, prometheus.GaugeValue, float64(limit))
 	}
