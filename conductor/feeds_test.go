@@ -26,5 +26,6 @@ func handedTo(c *Conductor) handed {
 
 // apply lets the source of an instance apply an event.
 func (h handed) apply(instance string, e events.Event) {
-	h[instance].Hand(stream.Step{Kind: stream.ApplyBatch, Epoch: 1, Batch: events.Batch{Events: []events.Event{e}, Rank: -1}}, time.Now())
+	batch := events.Batch{Events: []events.Event{e}, Rank: -1}
+	h[instance].ApplyStep(stream.Step{Kind: stream.ApplyBatch, Epoch: 1, Batch: batch}, time.Now())
 }

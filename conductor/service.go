@@ -1,7 +1,6 @@
 package conductor
 
 import (
-	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/meter"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/status"
@@ -35,7 +34,7 @@ func (c *Conductor) Watermarks() []uint64 {
 // Check verifies the invariants of every index and returns the first violation
 // of each.
 func (c *Conductor) Check() []error {
-	return ingest.Check(c.sources)
+	return c.sources.Check()
 }
 
 // Held returns how many blocks of a deployment a rank of an instance holds on devices,

@@ -20,12 +20,12 @@ type SourceStory struct {
 
 // Source returns one source of the client's tenants by its printed key, or ErrNotFound.
 func (v Inspection) Source(key string) (SourceStory, error) {
-	s := ingest.SourceNamed(v.conductor.sources, key, v.reader.Tenants)
+	s := v.conductor.sources.FindByPrintedKey(key, v.reader.Tenants)
 	if s == nil {
 		return SourceStory{}, fmt.Errorf("%w: %s", ingest.ErrNotFound, key)
 	}
 	var story SourceStory
-	story.Source, story.Events, story.Older = ingest.StoryOf(s)
+	story.Source, story.Events, story.Older = s.Story()
 	View(v).conceal(&story.Source)
 	for i := range story.Events {
 		switch e := &story.Events[i]; e.To {

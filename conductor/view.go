@@ -285,11 +285,11 @@ func (v Inspection) Digests(only string) []ingest.SourceDigest {
 //
 // Errors: ErrNotFound, for the sources of other tenants too, tape.ErrGone, tape.ErrTooNew.
 func (v Inspection) AppliedBatches(source string, q tape.Range) (tape.Excerpt, tape.Span, error) {
-	s := ingest.SourceNamed(v.conductor.sources, source, v.reader.Tenants)
+	s := v.conductor.sources.FindByPrintedKey(source, v.reader.Tenants)
 	if s == nil {
 		return tape.Excerpt{}, tape.Span{}, fmt.Errorf("%w: %s", ingest.ErrNotFound, source)
 	}
-	return ingest.ReadTape(s, q)
+	return s.ReadTape(q)
 }
 
 // Snapshot takes a snapshot of the client's tenants.
@@ -331,12 +331,8 @@ func (v View) Unpause(key registration.Key) error {
 	return v.conductor.sources.SetPaused(key, false)
 }
 
-// HasUnscoped reports whether the context without adapter and salt may have blocks of
-// adapters and salts. An indexer of Dynamo's says neither in its dump: they show in its
-// client hashes alone. Blocks from its dump stand in that context until their sources
-// announce them. No prompt without adapter and salt has their hashes, but
-// Query.SearchUnscoped asks for them. It finds none if hash.seed is not Dynamo's.
-func (c *Conductor) HasUnscoped() bool { return c.sources.Unscoped.Load() }
+// HasUnscoped is Sources.HasUnscoped.
+func (c *Conductor) HasUnscoped() bool { return c.sources.HasUnscoped() }
 
 // Workers returns the workers of a model that hold the first of some hashes, see match.Matcher.Workers.
 func (v View) Workers(model string, hashes []uint64) []match.Worker {

@@ -18,7 +18,7 @@ func TestLookAheadsOfNames(t *testing.T) {
 	at := scope.Deployment{Tenant: scope.DefaultTenant, Model: "m", BlockSize: 16}
 	source := func(kind, name string) *Source {
 		r := registration.Registration{Type: kind, Instance: name, Model: "m", Tenant: scope.DefaultTenant, BlockSize: 16}
-		return c.sources.unjoined(r)
+		return newUnjoined(c.sources, r)
 	}
 	d := source(registration.TypeVLLM, "stays").holdings.namespaceIn(at).Deployment
 	later := func(name string) catalog.LookAheads {

@@ -70,7 +70,7 @@ func (a *applier) applyChange(c *normalize.Change) {
 // and what becomes of a block that is indexed as several is counted by events.
 func (a *applier) eachApart(c *normalize.Change, f func(*normalize.Change)) {
 	if c.Event.Joined == 0 || c.Kind == normalize.Removed ||
-		!a.shared.hasBadToken(c.Event.Tokens) && !a.guessesChunk(c) && a.normal.Parts() == 0 {
+		!a.shared.limits.Load().forbidsTokens(c.Event.Tokens) && !a.guessesChunk(c) && a.normal.Parts() == 0 {
 		f(c)
 		return
 	}

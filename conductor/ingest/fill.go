@@ -28,11 +28,6 @@ type hiddenOwner struct {
 	shown tiers.Owner
 }
 
-// beginFilling hides the owners that the source gets from here on.
-func (s *Source) beginFilling() {
-	s.holdings.filling, s.filled, s.began = true, 0, s.shared.now()
-}
-
 // leaveFilling forgets the hidden owners. They are gone with their blocks.
 func (s *holdings) leaveFilling() { s.filling, s.hidden = false, nil }
 

@@ -248,7 +248,7 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	c.sources.FeedBy(func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
 		return newUnfollowed(c.now())
 	})
-	must.Succeed(t, c.sources.RegisterSound(registration.Registration{
+	must.Succeed(t, c.sources.RegisterChecked(registration.Registration{
 		Endpoint: "tcp://h:1", Type: registration.TypeVLLM, Model: "m", Instance: "i",
 		Tenant: scope.DefaultTenant, BlockSize: fillBlock}, RegisterOptions{}))
 	s := c.sources.All()[0]

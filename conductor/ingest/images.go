@@ -288,7 +288,7 @@ func (l *Loading) holder(h *image.Holder) (index.Owner, error) {
 	ns.UseLookAheads(max(s.peerLookAheads, catalog.NoLookAhead))
 	owner := s.holdings.holder(ns, key, medium)
 	if !s.marked || h.Unverified {
-		l.r.c.Unscoped.Store(true)
+		l.r.c.unscoped.Store(true)
 		return s.holdings.unverifiedGeneration(ns, owner, key, medium), nil
 	}
 	if h.Older {

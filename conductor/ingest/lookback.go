@@ -154,7 +154,7 @@ func (c *Sources) Memory() (m SourceMemory) {
 }
 
 // Check verifies the invariants of every index and of what sources say of it, and returns the first violation of each.
-func Check(c *Sources) []error {
+func (c *Sources) Check() []error {
 	var errs []error
 	for _, d := range c.catalog.Indexed() {
 		if err := d.Index.Check(); err != nil {

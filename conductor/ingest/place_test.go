@@ -64,7 +64,7 @@ func manySalts() (all []string) {
 func (p placedEvent) prepare(c *server) (s *Source, stored, removed *events.Event) {
 	const size = 16
 	reg := registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m", Tenant: scope.DefaultTenant, BlockSize: size}
-	s = c.sources.unjoined(reg)
+	s = newUnjoined(c.sources, reg)
 	e := events.Event{Medium: "GPU", BlockSize: size}
 	for i := range placedBlocks * size {
 		e.Tokens = append(e.Tokens, uint32(i*7919)%150_000)
@@ -87,7 +87,7 @@ func (p placedEvent) prepare(c *server) (s *Source, stored, removed *events.Even
 	}
 	if p.pool {
 		reg.Type, reg.Instance = registration.TypeMooncake, "P"
-		s = c.sources.unjoined(reg)
+		s = newUnjoined(c.sources, reg)
 	}
 	if e.Medium = p.medium; !p.tokens {
 		e.Tokens = nil
@@ -139,7 +139,7 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		c := newServer(serverOptions{GhostBytes: ghosts})
 		defer c.Close()
 		other, stored, removed := placedEvent{medium: "CPU", tokens: true}.prepare(c)
-		s := c.sources.unjoined(registration.Registration{
+		s := newUnjoined(c.sources, registration.Registration{
 			Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
 			BlockSize: 16})
 		for n := 0; n < placedBlocks; n += 4 {
@@ -162,7 +162,8 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	c := newServer(serverOptions{})
 	defer c.Close()
 	_, stored, _ := placedEvent{medium: "CPU", tokens: true}.prepare(newServer(serverOptions{}))
-	s := c.sources.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
+	s := newUnjoined(c.sources, registration.Registration{
+		Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
 		BlockSize: 16})
 	change(s, &events.Event{Kind: events.Stored, Hashes: stored.Hashes, Medium: "STORAGE", BlockSize: 16}, 1)
 	change(s, stored, 2)
@@ -199,7 +200,8 @@ func BenchmarkPlace(b *testing.B) {
 
 // saltedSource returns an engine that has some prompts of 4 blocks, in turns under each of some salts.
 func saltedSource(c *server, prompts, salts int) *Source {
-	s := c.sources.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m", Tenant: scope.DefaultTenant,
+	s := newUnjoined(c.sources, registration.Registration{
+		Type: registration.TypeVLLM, Instance: "A", Model: "m", Tenant: scope.DefaultTenant,
 		BlockSize: 16})
 	for i := range prompts {
 		salt := fmt.Sprint("user-", i%salts)
@@ -355,7 +357,7 @@ func BenchmarkSaltMemory(b *testing.B) {
 		b.Run(fmt.Sprintf("%d salts, %d blocks each", p.salts, p.blocks), func(b *testing.B) {
 			for b.Loop() {
 				c := newServer(serverOptions{GhostBytes: 128 << 20, MaxContexts: p.salts})
-				s := c.sources.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m",
+				s := newUnjoined(c.sources, registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m",
 					Tenant: scope.DefaultTenant, BlockSize: 16})
 				before := heapBytes()
 				for i := range p.salts {

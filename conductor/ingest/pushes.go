@@ -32,14 +32,17 @@ type Pushes struct {
 	heard     reporters
 
 	counting sync.Mutex
-	refused  map[pushRefusal]uint64 // guarded by counting
+	refused  map[PushRefusal]uint64 // guarded by counting
 }
 
-// pushRefusal is a part of a request that had no effect: request, batch or entry.
-type pushRefusal struct{ Part, Reason string }
+// PushRefusal is a part of a request that had no effect, and why.
+type PushRefusal struct {
+	Part   string // request, batch or entry
+	Reason string
+}
 
 // pushRefusals are those that metrics have from the start.
-var pushRefusals = []pushRefusal{
+var pushRefusals = []PushRefusal{
 	{"request", "invalid_json"}, {"batch", "missing"}, {"batch", "invalid_type"}, {"batch", "invalid_value"}, {"batch", "out_of_range"},
 	{"batch", "limit"},
 	{"entry", "missing"}, {"entry", "invalid_type"}, {"entry", "invalid_value"}, {"entry", "out_of_range"},
@@ -50,18 +53,18 @@ func (p *Pushes) CountRefused(part, reason string) {
 	p.counting.Lock()
 	defer p.counting.Unlock()
 	if p.refused == nil {
-		p.refused = make(map[pushRefusal]uint64)
+		p.refused = make(map[PushRefusal]uint64)
 	}
-	p.refused[pushRefusal{part, reason}]++
+	p.refused[PushRefusal{part, reason}]++
 }
 
 // refusals returns the counts of what was refused.
-func (p *Pushes) refusals() map[pushRefusal]uint64 {
+func (p *Pushes) refusals() map[PushRefusal]uint64 {
 	p.counting.Lock()
 	defer p.counting.Unlock()
 	all := maps.Clone(p.refused)
 	if all == nil {
-		all = make(map[pushRefusal]uint64)
+		all = make(map[PushRefusal]uint64)
 	}
 	for _, r := range pushRefusals {
 		all[r] += 0
@@ -143,7 +146,7 @@ func (p *Pushes) Push(ctx context.Context, by scope.Tenants, b *lmcache.Batch) (
 type PushCounts struct {
 	Batches   [lmcache.Applied + 1]uint64 // by outcome
 	Unclaimed uint64                      // entries that no source is registered for
-	Refused   map[pushRefusal]uint64
+	Refused   map[PushRefusal]uint64
 }
 
 // Counts returns what publishers have called us with.

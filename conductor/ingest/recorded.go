@@ -13,7 +13,7 @@ import (
 // RecordedFeed is the feed of a source in a journal. A replay puts recorded steps in, and the
 // source takes them as from a stream.
 type RecordedFeed struct {
-	source     *Source // set by newSource
+	source     *Source // set by newRegistered
 	now        func() time.Time
 	staleAfter time.Duration // 0: never
 
@@ -39,8 +39,8 @@ func NewRecorded(now func() time.Time, staleAfter time.Duration) *RecordedFeed {
 	}
 }
 
-// Hand gives the source a step and waits until the source has applied it.
-func (f *RecordedFeed) Hand(step stream.Step, at time.Time) {
+// ApplyStep gives the source a step and waits until the source has applied it.
+func (f *RecordedFeed) ApplyStep(step stream.Step, at time.Time) {
 	f.steps <- step
 	<-f.applied
 	f.mu.Lock()
@@ -90,15 +90,15 @@ func (f *RecordedFeed) MarkUnusable(string) {}
 // Close makes Next return false.
 func (f *RecordedFeed) Close() { f.close.Do(func() { close(f.closed) }) }
 
-// Change changes what the Status shows.
-func (f *RecordedFeed) Change(change func(*stream.Status)) {
+// UpdateStatus changes what Status returns.
+func (f *RecordedFeed) UpdateStatus(change func(*stream.Status)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(&f.st)
 }
 
-// Incomplete notes that the journal is not whole.
-func (f *RecordedFeed) Incomplete(reason string) {
+// NoteLoss notes why the journal is not whole.
+func (f *RecordedFeed) NoteLoss(reason string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lost = reason
@@ -119,18 +119,19 @@ func (f *RecordedFeed) Status() stream.Status {
 	return st
 }
 
-// Age lets blocks of the source expire as they did then, those on media with a time to live; 0 is that of the registration.
-func (f *RecordedFeed) Age(ttl time.Duration) {
+// ExpireBlocks lets blocks of the source expire as they did then, those on media with the time to live ttl; 0 is that of the
+// registration.
+func (f *RecordedFeed) ExpireBlocks(ttl time.Duration) {
 	if ttl == 0 {
 		ttl = f.source.Registration.TTL
 	}
 	f.source.guard(func() { f.source.rotateGenerations(ttl) })
 }
 
-// Pass moves the source past a batch without events.
-func (f *RecordedFeed) Pass(seq uint64, at time.Time) {
+// SkipBatch moves the source past a batch without events.
+func (f *RecordedFeed) SkipBatch(seq uint64, at time.Time) {
 	f.source.guard(func() { f.source.mark.Seq = seq })
-	f.Change(func(st *stream.Status) { st.LastSeq, st.HasSeq, st.LastBatchAt = seq, true, at })
+	f.UpdateStatus(func(st *stream.Status) { st.LastSeq, st.HasSeq, st.LastBatchAt = seq, true, at })
 }
 
 // Key returns the key of the source.
@@ -138,7 +139,7 @@ func (f *RecordedFeed) Key() registration.Key { return f.source.Registration.Key
 
 // SetState notes a recorded change of state.
 func (f *RecordedFeed) SetState(state stream.State, reason string, at time.Time) {
-	f.Change(func(st *stream.Status) {
+	f.UpdateStatus(func(st *stream.Status) {
 		st.State, st.Reason = state, reason
 		st.Connected = st.State != stream.Connecting && st.State != stream.Paused && st.State != stream.Failed
 		f.since = at
@@ -152,25 +153,25 @@ func (f *RecordedFeed) MarkSuspect() { f.suspect = true }
 // numbers that are left out.
 func (f *RecordedFeed) CheckDamage(seq uint64, lost string) {
 	if f.suspect && (!f.st.HasSeq || seq > f.st.LastSeq+1) {
-		f.Incomplete(lost)
+		f.NoteLoss(lost)
 	}
 	f.suspect = false
 }
 
-// Begin begins an epoch, if it is another one, and reports whether it is.
-func (f *RecordedFeed) Begin(epoch uint64, reason string, at time.Time) bool {
+// BeginEpoch begins an epoch, if it is another one, and reports whether it is.
+func (f *RecordedFeed) BeginEpoch(epoch uint64, reason string, at time.Time) bool {
 	if epoch == f.st.Epoch {
 		return false
 	}
-	f.Hand(stream.Step{Kind: stream.DropBlocks, Epoch: epoch, Reason: reason}, at)
+	f.ApplyStep(stream.Step{Kind: stream.DropBlocks, Epoch: epoch, Reason: reason}, at)
 	return true
 }
 
-// Reset is a recorded drop of all blocks. What damaged records before it had does not matter any more.
-func (f *RecordedFeed) Reset(epoch uint64, reason string, at time.Time) {
+// DropBlocks drops all blocks, as they were dropped then. What damaged records before it had does not matter any more.
+func (f *RecordedFeed) DropBlocks(epoch uint64, reason string, at time.Time) {
 	f.suspect = false
-	f.Hand(stream.Step{Kind: stream.DropBlocks, Epoch: epoch, Reason: reason}, at)
+	f.ApplyStep(stream.Step{Kind: stream.DropBlocks, Epoch: epoch, Reason: reason}, at)
 }
 
-// Last returns the number of the last batch in its epoch. The goroutine that hands steps on calls it.
-func (f *RecordedFeed) Last() (seq uint64, has bool) { return f.st.LastSeq, f.st.HasSeq }
+// LastSeq returns the number of the last batch in its epoch. The goroutine that hands steps on calls it.
+func (f *RecordedFeed) LastSeq() (seq uint64, has bool) { return f.st.LastSeq, f.st.HasSeq }

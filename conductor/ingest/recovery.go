@@ -179,7 +179,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	to := owner.owners[0]
 	if !s.marked {
 		to = s.holdings.unverifiedGeneration(ns, owner, key, e.Medium)
-		r.c.Unscoped.Store(true)
+		r.c.unscoped.Store(true)
 	}
 	s.applier.announce(ns, id.Lora)
 	blocks := *e.Stretch

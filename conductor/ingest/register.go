@@ -72,7 +72,7 @@ func (c *Sources) Register(r registration.Registration, opts RegisterOptions) er
 			}
 		}
 	}
-	return c.RegisterSound(r, opts)
+	return c.RegisterChecked(r, opts)
 }
 
 // Canonical returns the registration with the defaults of these Sources, or its first fault.
@@ -87,8 +87,9 @@ func (c *Sources) Canonical(r registration.Registration, anyEndpoint bool) (regi
 	return r, err
 }
 
-// RegisterSound is Register for a registration without faults, whose endpoints need no permission.
-func (c *Sources) RegisterSound(r registration.Registration, opts RegisterOptions) error {
+// RegisterChecked is Register for a registration that has been checked before: it has no faults, and its endpoints need no
+// permission.
+func (c *Sources) RegisterChecked(r registration.Registration, opts RegisterOptions) error {
 	for {
 		giver := c.Find(r.Key())
 		if giver != nil && !giver.recovered {
@@ -181,7 +182,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 	if full || taken && !old.recovered {
 		c.removeSource(old)
 	}
-	s := c.newSource(r, opts.Static)
+	s := newRegistered(c, r, opts.Static)
 	s.by = opts.By.WithDefaults(opts.Static, s.opened)
 	s.givesWay = opts.GivesWay
 	if taken && old.recovered {
@@ -286,11 +287,11 @@ func observeEndpoint(c *Sources, s *Source) {
 	}
 }
 
-// newSource opens the stream, which does not wait for the endpoint, and joins
+// newRegistered opens the stream, which does not wait for the endpoint, and joins
 // the source to its deployment. Sources.mu is held.
-func (c *Sources) newSource(r registration.Registration, static bool) *Source {
+func newRegistered(c *Sources, r registration.Registration, static bool) *Source {
 	recorded := c.opts.Tape.Register(r.Key().String(), r.AppendFields(nil, static)...)
-	s := c.unjoined(r)
+	s := newUnjoined(c, r)
 	s.Static, s.tape = static, recorded
 	s.feed = c.open(r, static, recorded, s.onState)
 	if f, is := s.feed.(*RecordedFeed); is {
@@ -304,7 +305,7 @@ func (c *Sources) newSource(r registration.Registration, static bool) *Source {
 // newRecovered joins a source that is not registered here to its deployment. c.mu is
 // held.
 func newRecovered(c *Sources, r registration.Registration) *Source {
-	s := c.unjoined(r)
+	s := newUnjoined(c, r)
 	s.feed, s.recovered = newUnfollowed(c.now()), true
 	s.by = registration.Registrar{Kind: registration.ByPeer, At: s.opened}
 	c.addSource(s)
@@ -320,8 +321,8 @@ func memberOf(s *Source) *catalog.Member {
 	return s.Member
 }
 
-// unjoined makes a source without a feed, not yet visible to queries.
-func (c *Sources) unjoined(r registration.Registration) *Source {
+// newUnjoined makes a source without a feed, not yet visible to queries.
+func newUnjoined(c *Sources, r registration.Registration) *Source {
 	s := &Source{
 		shared:  &c.shared,
 		stopped: make(chan struct{}),

@@ -74,7 +74,7 @@ func (s *server) Sources() *Sources { return s.sources }
 
 func (s *server) Services() []status.Source { return Rows(s.sources.All()) }
 
-func (s *server) Check() []error { return Check(s.sources) }
+func (s *server) Check() []error { return s.sources.Check() }
 
 func (s *server) Query(q match.Query) match.Answer { return s.matcher.Query(q) }
 

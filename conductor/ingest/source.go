@@ -251,7 +251,7 @@ func (s *Source) applyStep(step *stream.Step) {
 		s.marked, s.checkpoints = false, nil
 		s.applier.origin.Store(nil)
 		if step.Reason == stream.ReasonSnapshot {
-			s.beginFilling()
+			s.holdings.filling, s.filled, s.began = true, 0, s.shared.now() // hides the owners that it gets from here on
 		}
 	case stream.ApplySnapshotPart:
 		s.fill(step)

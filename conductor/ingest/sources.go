@@ -53,7 +53,7 @@ type Sources struct {
 	pushes   *Pushes // of those whose publisher calls us
 	open     FeedFunc
 	cutting  sync.Mutex  // held while a snapshot copies blocks; taken before any turn
-	Unscoped atomic.Bool // blocks came from a peer that tells no marks
+	unscoped atomic.Bool // blocks came from a peer that tells no marks
 
 	mu        sync.RWMutex
 	sources   sourcesByKey                         // guarded by mu
@@ -300,6 +300,13 @@ func (c *Sources) EventCounts() EventCounts {
 	}
 }
 
+// HasUnscoped reports whether the context without adapter and salt may have blocks of
+// adapters and salts. An indexer of Dynamo's says neither in its dump: they show in its
+// client hashes alone. Blocks from its dump stand in that context until their sources
+// announce them. No prompt without adapter and salt has their hashes, but
+// match.Query.SearchUnscoped asks for them. It finds none if hash.seed is not Dynamo's.
+func (c *Sources) HasUnscoped() bool { return c.unscoped.Load() }
+
 // Pushes returns what publishers have called us with.
 func (c *Sources) Pushes() *Pushes { return c.pushes }
 
@@ -389,8 +396,8 @@ type AppliedBatch struct {
 	Events   []events.Event
 }
 
-// SourceNamed returns the source of some tenants by its printed key, nil without one.
-func SourceNamed(c *Sources, key string, of scope.Tenants) *Source {
+// FindByPrintedKey returns the source of some tenants by its printed key, nil without one.
+func (c *Sources) FindByPrintedKey(key string, of scope.Tenants) *Source {
 	for _, s := range c.All() {
 		if of.Has(s.Registration.Tenant) && s.Registration.Key().String() == key {
 			return s
@@ -400,7 +407,7 @@ func SourceNamed(c *Sources, key string, of scope.Tenants) *Source {
 }
 
 // ReadTape returns applied batches of the source, see tape.Recorder.Read.
-func ReadTape(s *Source, q tape.Range) (tape.Excerpt, tape.Span, error) {
+func (s *Source) ReadTape(q tape.Range) (tape.Excerpt, tape.Span, error) {
 	e, span, err := s.tape.Read(q)
 	if err != nil && !errors.Is(err, tape.ErrGone) && !errors.Is(err, tape.ErrTooNew) {
 		s.shared.log.Warn().Err(err).Str("source", s.Registration.Key().String()).Msg("the journal cannot be read")
@@ -409,8 +416,8 @@ func ReadTape(s *Source, q tape.Range) (tape.Excerpt, tape.Span, error) {
 	return e, span, err
 }
 
-// StoryOf returns the row of a source, and what has happened to it.
-func StoryOf(s *Source) (status.Source, []statelog.Event, uint64) {
-	events, older := s.states.History()
+// Story returns the row of the source, what has happened to it, the oldest first, and how many events there were before.
+func (s *Source) Story() (row status.Source, events []statelog.Event, older uint64) {
+	events, older = s.states.History()
 	return Rows([]*Source{s})[0], events, older
 }

@@ -29,7 +29,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 		}
 		return res, true
 	}
-	if a.shared.hasBadToken(c.Event.Tokens) {
+	if a.shared.limits.Load().forbidsTokens(c.Event.Tokens) {
 		a.refuse(events.BadToken, 1)
 		return res, true
 	}

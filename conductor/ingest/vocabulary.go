@@ -10,7 +10,7 @@ func BeyondVocabulary(tokens []uint32, most uint32) int {
 	return slices.IndexFunc(tokens, func(id uint32) bool { return id > most })
 }
 
-// hasBadToken reports whether an event has a token id beyond the limit.
-func (c *shared) hasBadToken(tokens []uint32) bool {
-	return BeyondVocabulary(tokens, c.limits.Load().MaxTokenID) >= 0
+// forbidsTokens reports whether an event has a token id beyond the limit.
+func (l *Limits) forbidsTokens(tokens []uint32) bool {
+	return BeyondVocabulary(tokens, l.MaxTokenID) >= 0
 }

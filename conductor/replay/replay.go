@@ -82,7 +82,7 @@ func (p *Replay) begin() {
 	p.c.Sources().FeedBy(func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) ingest.Feed {
 		p.fresh = ingest.NewRecorded(p.clock, p.opts.Stream.StaleAfter)
 		if r.IsApproximate() {
-			p.fresh.Change(func(st *stream.Status) { st.State = stream.Approximate }) // which the tape has no record of
+			p.fresh.UpdateStatus(func(st *stream.Status) { st.State = stream.Approximate }) // which the tape has no record of
 		}
 		return p.fresh
 	})
@@ -142,13 +142,13 @@ func (p *Replay) Take(rec *tape.Record) error {
 		p.idle(f, rec)
 	case tape.Undecodable:
 		p.sum.Undecodable++
-		f.Change(func(st *stream.Status) {
+		f.UpdateStatus(func(st *stream.Status) {
 			st.Dropped[events.BadPayload]++
 			st.LastError = fmt.Sprintf("batch %d could not be decoded", rec.Seq)
 		})
 	case tape.Reset:
 		p.sum.Epochs++
-		f.Reset(rec.Epoch, string(rec.Payload), rec.Time)
+		f.DropBlocks(rec.Epoch, string(rec.Payload), rec.Time)
 	case tape.State:
 		fields, err := rec.Fields()
 		if err != nil {
@@ -156,10 +156,10 @@ func (p *Replay) Take(rec *tape.Record) error {
 		}
 		f.SetState(stream.State(tape.Value(fields, tape.FieldState)), tape.Value(fields, tape.FieldReason), rec.Time)
 	case tape.Aged:
-		f.Age(time.Duration(rec.Seq)) // 0 was written before media had their own
+		f.ExpireBlocks(time.Duration(rec.Seq)) // 0 was written before media had their own
 	case tape.Lost:
 		p.sum.Lost += rec.Seq
-		f.Incomplete(reasonJournalGap)
+		f.NoteLoss(reasonJournalGap)
 	case tape.Unregistered:
 		p.unregister(rec.Source)
 	}
@@ -190,12 +190,12 @@ func (p *Replay) registered(rec *tape.Record) error {
 		if f, err = p.register(rec); err != nil {
 			return err
 		}
-		f.Change(func(st *stream.Status) { st.Epoch = rec.Epoch })
+		f.UpdateStatus(func(st *stream.Status) { st.Epoch = rec.Epoch })
 		if stands && rec.Flags&tape.HasSeq != 0 {
-			f.Change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
-			f.Incomplete(reasonJournalGap)
+			f.UpdateStatus(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
+			f.NoteLoss(reasonJournalGap)
 			if rec.At.Segment == p.first {
-				f.Incomplete(reasonBeforeJournal)
+				f.NoteLoss(reasonBeforeJournal)
 			}
 		}
 		return nil
@@ -204,10 +204,10 @@ func (p *Replay) registered(rec *tape.Record) error {
 		return nil
 	}
 	has := rec.Flags&tape.HasSeq != 0
-	f.Begin(rec.Epoch, reasonJournalGap, rec.Time)
-	if seq, had := f.Last(); has != had || has && rec.Seq != seq {
-		f.Incomplete(reasonJournalGap)
-		f.Change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
+	f.BeginEpoch(rec.Epoch, reasonJournalGap, rec.Time)
+	if seq, had := f.LastSeq(); has != had || has && rec.Seq != seq {
+		f.NoteLoss(reasonJournalGap)
+		f.UpdateStatus(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
 	}
 	return nil
 }
@@ -225,7 +225,7 @@ func (p *Replay) register(rec *tape.Record) (*ingest.RecordedFeed, error) {
 	if old, registered := p.numbers[reg.Key()]; registered {
 		p.unregister(old)
 	}
-	if err := p.c.Sources().RegisterSound(reg, ingest.RegisterOptions{Static: static}); err != nil {
+	if err := p.c.Sources().RegisterChecked(reg, ingest.RegisterOptions{Static: static}); err != nil {
 		return nil, err
 	}
 	f := p.fresh
@@ -257,8 +257,8 @@ func (p *Replay) opened(rec *tape.Record) {
 
 // enter begins the epoch of a record whose Reset is missing.
 func (p *Replay) enter(f *ingest.RecordedFeed, rec *tape.Record) {
-	if f.Begin(rec.Epoch, reasonJournalGap, rec.Time) {
-		f.Incomplete(reasonJournalGap)
+	if f.BeginEpoch(rec.Epoch, reasonJournalGap, rec.Time) {
+		f.NoteLoss(reasonJournalGap)
 	}
 }
 
@@ -266,26 +266,26 @@ func (p *Replay) enter(f *ingest.RecordedFeed, rec *tape.Record) {
 func (p *Replay) idle(f *ingest.RecordedFeed, rec *tape.Record) {
 	p.enter(f, rec)
 	f.CheckDamage(rec.Seq, reasonJournalGap)
-	f.Pass(rec.Seq, rec.Time)
+	f.SkipBatch(rec.Seq, rec.Time)
 }
 
 // batch applies a batch.
 func (p *Replay) batch(f *ingest.RecordedFeed, rec *tape.Record) error {
 	batch, err := p.opts.Stream.Decode(rec.Payload)
 	if err != nil {
-		f.Incomplete(reasonJournalGap)
+		f.NoteLoss(reasonJournalGap)
 		return fmt.Errorf("batch %d of %s was applied and cannot be decoded now: %w", rec.Seq, f.Key(), err)
 	}
 	p.enter(f, rec)
 	f.CheckDamage(rec.Seq, reasonJournalGap)
-	if seq, has := f.Last(); has && rec.Seq > seq {
+	if seq, has := f.LastSeq(); has && rec.Seq > seq {
 		p.sum.Missing += rec.Seq - seq - 1
 	}
 	p.sum.Batches++
-	f.Hand(stream.Step{
+	f.ApplyStep(stream.Step{
 		Kind: stream.ApplyBatch, Batch: batch, Payload: rec.Payload, Seq: rec.Seq, Epoch: rec.Epoch, Replayed: rec.Flags&tape.Replayed != 0,
 	}, rec.Time)
-	f.Change(func(st *stream.Status) {
+	f.UpdateStatus(func(st *stream.Status) {
 		for reason, n := range batch.Dropped {
 			st.Dropped[reason] += uint64(n)
 		}
