@@ -21,5 +21,5 @@ func (v View) Changes(q *match.Query) <-chan struct{} {
 	if d == nil {
 		return nil
 	}
-	return d.Bell.Wait()
+	return d.Changes()
 }

@@ -15,11 +15,17 @@ import (
 type bell struct {
 	awaited atomic.Bool
 	mu      sync.Mutex
-	rung    chan struct{} // closed by Ring; guarded by mu
+	rung    chan struct{} // closed by ring; guarded by mu
 }
 
-// Wait returns a channel that the next Ring closes.
-func (b *bell) Wait() <-chan struct{} {
+// Changes returns a channel that is closed when answers about the deployment may have changed since the call.
+func (d *Deployment) Changes() <-chan struct{} { return d.bell.wait() }
+
+// NotifyChange wakes those who wait for Changes. Call it after the change.
+func (d *Deployment) NotifyChange() { d.bell.ring() }
+
+// wait returns a channel that the next ring closes.
+func (b *bell) wait() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.awaited.Load() {
@@ -29,8 +35,8 @@ func (b *bell) Wait() <-chan struct{} {
 	return b.rung
 }
 
-// Ring wakes those who wait. Call it after the change.
-func (b *bell) Ring() {
+// ring wakes those who wait. Call it after the change.
+func (b *bell) ring() {
 	if !b.awaited.Load() {
 		return
 	}

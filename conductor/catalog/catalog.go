@@ -181,9 +181,9 @@ func (c *Catalog) Enter(m *Member, key scope.Deployment) *Namespace {
 	return ns
 }
 
-// Pass gives namespaces of a recovered member to the one that is registered in its place, which has then announced the
+// HandOver gives namespaces of a recovered member to the one that is registered in its place, which has then announced the
 // same adapters.
-func (c *Catalog) Pass(namespaces []*Namespace, from, to *Member) {
+func (c *Catalog) HandOver(namespaces []*Namespace, from, to *Member) {
 	c.mu.Lock()
 	to.announced = from.announced
 	for _, ns := range namespaces {
@@ -201,7 +201,7 @@ func (c *Catalog) Pass(namespaces []*Namespace, from, to *Member) {
 func (c *Catalog) Leave(ns *Namespace) {
 	d := ns.Deployment
 	d.Index.DropSource(ns.Source)
-	d.Bell.Ring()
+	d.bell.ring()
 	d.TidySoon()
 	c.mu.Lock()
 	defer c.mu.Unlock()

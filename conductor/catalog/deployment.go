@@ -49,7 +49,7 @@ type Deployment struct {
 	Summary    *prefixes.Summary                       // of what queries ask for
 	view       atomic.Pointer[Instances]               // registered instances
 	outdated   atomic.Bool                             // the view is older than the instances
-	Bell       bell                                    // rings when answers may have changed
+	bell       bell                                    // rings when answers may have changed
 	pools      atomic.Pointer[[]*Member]               // registered pools, sorted by key; never changed once published
 	profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see Profile; likewise, nil when there is none
 
@@ -158,7 +158,7 @@ func (d *Deployment) ids(names []string) []int32 {
 // that came, went or announced an adapter. Catalog.mu is held.
 func (c *Catalog) publish(d *Deployment, changed *Member) {
 	d.outdated.Store(true)
-	defer d.Bell.Ring()
+	defer d.bell.ring()
 	if changed.Registration.IsPool() {
 		pools := slices.Collect(maps.Keys(d.pooled))
 		slices.SortFunc(pools, func(a, b *Member) int { return strings.Compare(a.Key().String(), b.Key().String()) })

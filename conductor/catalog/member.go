@@ -73,7 +73,7 @@ func (m *Member) LogFindings(log *zerolog.Logger) {
 // Namespace is what one source has in one deployment: its number in the index, and the names of its blocks.
 type Namespace struct {
 	Deployment *Deployment
-	Member     *Member // changed by Pass, under Catalog.mu and the turn of its source
+	Member     *Member // changed by HandOver, under Catalog.mu and the turn of its source
 	Source     index.Source
 	Names      *names.Speaker
 	InstanceID int32      // id in the deployment, or tiers.Pool

@@ -452,6 +452,6 @@ func (s *holdings) ringBells() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ns := range s.namespaces {
-		ns.Deployment.Bell.Ring()
+		ns.Deployment.NotifyChange()
 	}
 }

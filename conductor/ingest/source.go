@@ -415,7 +415,7 @@ func (s *Source) inheritFrom(old *Source) {
 			}
 		}
 	}
-	s.shared.catalog.Pass(passed, old.Member, s.Member)
+	s.shared.catalog.HandOver(passed, old.Member, s.Member)
 	old.holdings.mu.Lock()
 	tallies := old.holdings.tallies
 	old.holdings.namespaces, old.holdings.tallies = left, nil

@@ -110,7 +110,7 @@ func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 	if _, still := d.Instances().Find(r.Target); !still {
 		d.Expected.Forget(to.ID) // it was unregistered meanwhile, perhaps before the target was made
 	}
-	d.Bell.Ring()
+	d.NotifyChange()
 	for _, m := range to.Members {
 		if rank != AnyRank && m.Registration.Rank != int(rank) {
 			continue
