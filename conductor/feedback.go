@@ -34,5 +34,5 @@ func (v Inspection) Reported() []feedback.Totals {
 	return slices.DeleteFunc(v.conductor.feedback.Totals(), func(t feedback.Totals) bool { return !v.reader.Tenants.Has(t.Tenant) })
 }
 
-// Reports returns what routers and engines have reported of instances.
-func (c *Conductor) Reports() *feedback.Table { return c.feedback }
+// FeedbackTable returns what routers and engines have reported of instances, for Prometheus too.
+func (c *Conductor) FeedbackTable() *feedback.Table { return c.feedback }

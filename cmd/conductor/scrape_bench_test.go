@@ -55,7 +55,7 @@ func BenchmarkScrape(b *testing.B) {
 			}, ingest.RegisterOptions{Static: true, AnyEndpoint: true}))
 		}
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(c.Meter(), c.Reports(),
+		registry.MustRegister(c.Meter(), c.FeedbackTable(),
 			c.Meter().ExpectedCollector(), c.Meter().AgesCollector(), memory.Collector{Meter: c.Meter()},
 			dynamo.New(dynamo.Config{Conductor: c}))
 		handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true})

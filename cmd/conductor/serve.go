@@ -327,7 +327,7 @@ func (s *serving) registerMetrics() {
 	c := s.conductor
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(),
 		memory.Collector{Meter: c.Meter()}, unclaimedMessages(s.sockets), accessLogLosses(s.accessLog),
-		c.Meter(), c.Meter().ExpectedCollector(), c.Meter().AgesCollector(), c.Reports(), s.targets,
+		c.Meter(), c.Meter().ExpectedCollector(), c.Meter().AgesCollector(), c.FeedbackTable(), s.targets,
 		s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.places, s.budget,
 		&s.listeners.Connections, s.timing, s.calls, s.watches)
 	s.metrics.MustRegister(s.replicas.collectors()...)
