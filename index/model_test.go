@@ -443,21 +443,26 @@ func (w *world) store() {
 	}
 	w.seen = append(w.seen, e.Engine...)
 	w.say("store %+v", e)
+	given := slices.Clone(e.Engine)
+	got := w.x.Store(&e)
 	told := e
-	told.Engine = slices.Clone(e.Engine)
-	got, want := w.x.Store(&e), w.o.store(&told)
+	told.Engine = given
+	if e.Local == nil {
+		// The index takes the names in an order of its own. It matters if one of them is the key of a block that
+		// another one names, so the oracle takes them in the same order.
+		told.Engine = slices.Clone(e.Engine)
+		slices.Sort(given)
+		slices.Sort(e.Engine)
+	}
+	if !slices.Equal(given, e.Engine) {
+		w.fail("store changed its argument")
+	}
+	want := w.o.store(&told)
 	if got.Lost >= want.Lost && got.Lost <= len(e.Engine) || w.gone > fewLost {
 		want.Lost = got.Lost // the filter is inexact
 	}
 	if got != want {
 		w.fail("store: %+v, want %+v", got, want)
-	}
-	if e.Local == nil { // they may come back in another order
-		slices.Sort(told.Engine)
-		slices.Sort(e.Engine)
-	}
-	if !slices.Equal(told.Engine, e.Engine) {
-		w.fail("store changed its argument")
 	}
 }
 
