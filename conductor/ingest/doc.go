@@ -21,7 +21,7 @@
 //  4. With a mark, a source holds exactly the blocks that its engine held behind that batch. Blocks without a mark are kept
 //     apart, as the older generation of their holders, until the source has seen its publisher's whole history.
 //
-// Lock order: Sources.cutting; the turns of sources, several of them by key; Sources.mu; Catalog.mu and what follows there;
+// Lock order: Sources.copying; the turns of sources, several of them by key; Sources.mu; Catalog.mu and what follows there;
 // holdings.mu; the locks of the index. No turn is waited for and no stream is closed under Sources.mu or Catalog.mu.
 //
 // Applying an event costs the index's work and a few hundred nanoseconds; nothing is allocated for events of known shapes.

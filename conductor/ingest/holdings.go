@@ -233,9 +233,9 @@ func (s *holdings) hasUnverified() bool {
 	return false
 }
 
-// snapshotHolders adds the owners of the source to all. place is where the source's mark will be in Snapshot.Sources.
+// snapshotHolders adds the owners of the source to all. at is the position that the source will have in Snapshot.Sources.
 // turn is held.
-func (s *holdings) snapshotHolders(all map[*catalog.Deployment]*snapDeployment, place int) {
+func (s *holdings) snapshotHolders(all map[*catalog.Deployment]*snapDeployment, at int) {
 	if s.filling {
 		return // it holds nothing yet
 	}
@@ -243,13 +243,13 @@ func (s *holdings) snapshotHolders(all map[*catalog.Deployment]*snapDeployment, 
 		of := all[ns.Deployment]
 		if of == nil {
 			of = &snapDeployment{Deployment: ns.Deployment, holders: make(map[index.Owner]snapHolder, len(ns.Deployment.Owners())),
-				places: make(map[index.Source]int)}
+				positions: make(map[index.Source]int)}
 			all[ns.Deployment] = of
 		}
-		of.places[ns.Source] = place
+		of.positions[ns.Source] = at
 		for key, h := range ns.owners {
 			for i, o := range h.owners {
-				of.holders[o] = snapHolder{key: key, source: s.reg, place: place, medium: s.media[key.Medium], older: i > 0,
+				of.holders[o] = snapHolder{key: key, source: s.reg, at: at, medium: s.media[key.Medium], older: i > 0,
 					unverified: i > 0 && h.unverified}
 			}
 		}

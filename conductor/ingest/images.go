@@ -15,14 +15,14 @@ import (
 )
 
 // WriteImage writes what sources hold at one moment: first the head, from which head may delete
-// identities to leave them out, then each chunk of the deployments, which are named by their place in
+// identities to leave them out, then each chunk of the deployments, which are named by their position in
 // the head. The sources are those registered for one deployment, or all if of is nil. Chunk must not
 // keep the bytes. Events of these sources wait as for Snapshot.
 func (h Snapshots) WriteImage(of *scope.Deployment, head func(*image.Head) error,
 	chunk func(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
-	h.sources.cutting.Lock()
-	defer h.sources.cutting.Unlock()
-	snap := h.cut(of)
+	h.sources.copying.Lock()
+	defer h.sources.copying.Unlock()
+	snap := h.takeCheckpoints(of)
 	h.yieldToQueries()
 	img, owners := snap.image(h.sources.scheme.Seed)
 	h.yieldToQueries()
@@ -31,12 +31,12 @@ func (h Snapshots) WriteImage(of *scope.Deployment, head func(*image.Head) error
 	for i := range snap.deployments {
 		s := &snap.deployments[i]
 		if err != nil {
-			s.cut.Release()
+			s.checkpoint.Release()
 			continue
 		}
 		numbers := index.Numbers{
 			Source: func(name index.Source) (uint32, bool) {
-				at, found := s.places[name]
+				at, found := s.positions[name]
 				return uint32(at), found
 			},
 			Owner: func(name index.Owner) (uint32, bool) {
@@ -48,7 +48,9 @@ func (h Snapshots) WriteImage(of *scope.Deployment, head func(*image.Head) error
 				return known || n == 0
 			},
 		}
-		err = s.cut.WriteImage(numbers, func(kind index.ChunkKind, blocks int, bytes []byte) error { return chunk(i, kind, blocks, bytes) })
+		err = s.checkpoint.WriteImage(numbers, func(kind index.ChunkKind, blocks int, bytes []byte) error {
+			return chunk(i, kind, blocks, bytes)
+		})
 	}
 	return err
 }
@@ -112,7 +114,7 @@ func (s *Snapshot) image(seed uint64) (img *image.Head, owners []map[index.Owner
 			Shard: scope.Shard{Tenant: at.Tenant, Model: at.Model}, BlockSize: at.BlockSize, Groups: sd.groups,
 			Secret: sd.Deployment.Names.Secret(), Identities: make(map[uint32]scope.Variant),
 		}
-		for _, n := range sd.cut.Identities() {
+		for _, n := range sd.checkpoint.Identities() {
 			if id := sd.identities[n]; id != nil && n != 0 {
 				d.Identities[uint32(n)] = id.Variant
 			}
@@ -124,7 +126,7 @@ func (s *Snapshot) image(seed uint64) (img *image.Head, owners []map[index.Owner
 				continue
 			}
 			numbers[name] = uint32(len(d.Holders))
-			d.Holders = append(d.Holders, image.Holder{Source: h.place, Owner: h.key, Older: h.older, Unverified: h.unverified})
+			d.Holders = append(d.Holders, image.Holder{Source: h.at, Owner: h.key, Older: h.older, Unverified: h.unverified})
 		}
 		img.Deployments, owners = append(img.Deployments, d), append(owners, numbers)
 	}
@@ -139,7 +141,7 @@ type Loading struct {
 	before  int // r.Blocks
 	loader  *index.Loader
 	owners  []index.Owner  // by number; noOwner is left out
-	sources []index.Source // by place in Head.Sources; index.NoSource is left out
+	sources []index.Source // by position in Head.Sources; index.NoSource is left out
 	into    *catalog.Deployment
 	// scratch takes the image where the deployment has blocks already, or constants of its own. Its
 	// blocks go on from there in stretches.

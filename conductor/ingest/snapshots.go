@@ -90,12 +90,12 @@ func (s *Snapshot) Partitions() map[scope.Shard][]int {
 // snapDeployment is one deployment of a snapshot.
 type snapDeployment struct {
 	Deployment *catalog.Deployment
-	cut        *index.Checkpoint // until its blocks are copied
+	checkpoint *index.Checkpoint // until its blocks are copied
 	snap       *index.Snapshot
 	identities map[index.Identity]*names.Identity // of then
 	known      map[uint64]uint64                  // translation.of of then, maybe still in use; guarded by its mu
 	holders    map[index.Owner]snapHolder
-	places     map[index.Source]int // in Snapshot.Sources, as cut has left them
+	positions  map[index.Source]int // in Snapshot.Sources
 	groups     map[int]string       // kinds of attention groups
 }
 
@@ -103,7 +103,7 @@ type snapDeployment struct {
 type snapHolder struct {
 	key    normalize.Owner
 	source *registration.Registration // of the source, which never changes it
-	place  int                        // of the source, as in snapDeployment.places
+	at     int                        // position of the source in Snapshot.Sources
 	medium tiers.Medium
 	// older and unverified are those of holder, of its previous generation.
 	older, unverified bool
@@ -137,18 +137,18 @@ func (c *Sources) Snapshots() Snapshots { return Snapshots{c} }
 
 // Take takes a snapshot. Catalog.KeepsClientHashes must hold.
 func (h Snapshots) Take() *Snapshot {
-	h.sources.cutting.Lock()
-	defer h.sources.cutting.Unlock()
-	snap := h.cut(nil)
+	h.sources.copying.Lock()
+	defer h.sources.copying.Unlock()
+	snap := h.takeCheckpoints(nil)
 	for i := range snap.deployments {
-		snap.deployments[i].snap = snap.deployments[i].cut.Snapshot()
+		snap.deployments[i].snap = snap.deployments[i].checkpoint.Snapshot()
 	}
 	return snap
 }
 
-// cut returns a snapshot whose blocks are not copied yet, of one deployment unless of is nil.
-// Sources.cutting is held until they are copied.
-func (h Snapshots) cut(of *scope.Deployment) *Snapshot {
+// takeCheckpoints returns a snapshot whose blocks are not copied yet, of one deployment unless of is nil.
+// Sources.copying is held until they are copied.
+func (h Snapshots) takeCheckpoints(of *scope.Deployment) *Snapshot {
 	began := time.Now()
 	all, release := h.sources.lockSources(of)
 	defer release()
@@ -162,8 +162,8 @@ func (h Snapshots) cut(of *scope.Deployment) *Snapshot {
 		snap.Sources = append(snap.Sources, s.snapshotMark())
 	}
 	for d, sd := range deployments {
-		sd.cut, sd.known, sd.groups = d.Index.Checkpoint(), d.ClientHashes(), d.GroupKinds()
-		sd.cut.Yield = h.yieldToQueries
+		sd.checkpoint, sd.known, sd.groups = d.Index.Checkpoint(), d.ClientHashes(), d.GroupKinds()
+		sd.checkpoint.Yield = h.yieldToQueries
 		sd.identities = make(map[index.Identity]*names.Identity)
 		for _, id := range d.Names.All() { // one that leaves now has no block
 			sd.identities[id.Number] = id

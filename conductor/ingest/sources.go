@@ -52,7 +52,7 @@ type Sources struct {
 	shared
 	pushes   *Pushes // of those whose publisher calls us
 	open     FeedFunc
-	cutting  sync.Mutex  // held while a snapshot copies blocks; taken before any turn
+	copying  sync.Mutex  // held while a snapshot copies blocks; taken before any turn
 	unscoped atomic.Bool // blocks came from a peer that tells no marks
 
 	mu        sync.RWMutex
