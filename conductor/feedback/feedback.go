@@ -25,7 +25,8 @@ type Report struct {
 // Result is what the latest reports say of an instance and medium.
 type Result struct {
 	// Precision is the part of the promised tokens that were there, Recall the part of the tokens
-	// there that were promised; both are 1 if there were none. Each report counts as much as all 50 after it.
+	// there that were promised; both are 1 if there were none. They are averages of some 50 reports: each
+	// weighs 2 % less than the next one.
 	Precision, Recall float64
 	Reports           uint64 // since the start
 	Resynced          bool   // this report began it
@@ -34,7 +35,7 @@ type Result struct {
 const (
 	// memory is how much of the past a report leaves.
 	memory = 1 - 1.0/50
-	// enoughReports is how many reports there are before the error counts.
+	// enoughReports is how many reports there are, since the start or the last resync, before the error counts.
 	enoughReports = 20
 	// resyncPause is the least time between two resyncs of an instance that reports lead to.
 	resyncPause = 5 * time.Minute
@@ -71,9 +72,11 @@ type instance struct {
 	resynced time.Time
 }
 
-// counts are tokens: the floats are a moving average, the integers all since the start.
+// counts are tokens: the floats are a moving average since the last resync, the integers all since the start.
 type counts struct {
 	matched, cached, both          float64
+	recent                         uint64 // reports in the average
+	contradicts                    bool   // the error was too large when there were enough reports last
 	allMatched, allCached, allBoth uint64
 	reports                        uint64
 }
@@ -114,8 +117,8 @@ func (t *Table) Add(r *Report, members []*catalog.Member) (Result, error) {
 	n.add(r)
 	res := Result{Reports: n.reports}
 	res.Precision, res.Recall = n.ratios()
-	if t.maxError > 0 && n.reports >= enoughReports {
-		if n.wrong() > t.maxError {
+	if t.maxError > 0 && n.recent >= enoughReports {
+		if n.contradicts = n.wrong() > t.maxError; n.contradicts {
 			res.Resynced = t.reportErrors(of, r.Medium, members)
 		} else {
 			t.withdrawErrors(of, members)
@@ -132,6 +135,7 @@ func (n *counts) add(r *Report) {
 	n.allMatched += uint64(r.Matched)
 	n.allCached += uint64(r.Cached)
 	n.allBoth += uint64(both)
+	n.recent++
 	n.reports++
 }
 
@@ -175,7 +179,7 @@ func (t *Table) reportErrors(of *instance, medium string, members []*catalog.Mem
 	if resynced {
 		of.resynced = now
 		t.resyncs++
-		n.matched, n.cached, n.both = 0, 0, 0 // what was wrong before says nothing about the replay
+		n.matched, n.cached, n.both, n.recent = 0, 0, 0, 0 // what was wrong before says nothing about the replay
 	}
 	return resynced
 }
@@ -190,7 +194,7 @@ func on(medium string) string {
 // withdrawErrors withdraws the finding of an instance unless reports of another medium are still wrong. t.mu is held.
 func (t *Table) withdrawErrors(of *instance, members []*catalog.Member) {
 	for _, n := range of.media {
-		if n.reports >= enoughReports && n.wrong() > t.maxError {
+		if n.contradicts {
 			return
 		}
 	}

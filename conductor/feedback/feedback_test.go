@@ -83,7 +83,11 @@ func TestFindingStaysWhileAMediumIsWrong(t *testing.T) {
 	if res := b.report(t, m, "GPU", 0, 1); !res.Resynced || len(b.resyncs) != 1 || b.resyncs[0] != m.Key() {
 		t.Errorf("%+v, resyncs %v", res, b.resyncs)
 	}
-	b.report(t, m, "GPU", 0, 1) // the resync forgot what was before
+	b.now = b.now.Add(resyncPause)
+	b.report(t, m, "GPU", 0, enoughReports-1) // the resync forgot what was before
+	if n := len(b.resyncs); n != 1 {
+		t.Errorf("%d reports after a resync begin %d others", enoughReports-1, n-1)
+	}
 	b.report(t, m, "CPU", 100, 30)
 	if n := len(m.Findings.Unlogged()); n != 0 {
 		t.Errorf("%d findings that nobody logged", n)
