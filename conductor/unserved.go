@@ -10,13 +10,13 @@ import (
 	"example.com/conductor/conductor/scope"
 )
 
-// ReplicaAddress is where another replica of the fleet answers.
+// ReplicaAddress is where another replica of the group answers.
 type ReplicaAddress struct{ ID, URL string }
 
 // UnservedError says that this replica does not answer for a shard.
 type UnservedError struct {
 	Shard scope.Shard
-	// Serving are the replicas that do, best first. Without any, the fleet knows the shard, and
+	// Serving are the replicas that do, best first. Without any, the group knows the shard, and
 	// no replica has its blocks yet.
 	Serving []ReplicaAddress
 }
@@ -47,14 +47,14 @@ type Serving interface {
 	ServesInstance(tenant, instance string) *UnservedError
 	// Away returns the errors of all shards.
 	Away() []*UnservedError
-	catalog.Fleet
+	catalog.SharedNames
 }
 
 // ServeBy sets what decides. Without it the Conductor answers everything. Call ServeBy before the
 // first query.
 func (c *Conductor) ServeBy(s Serving) {
 	c.serving = s
-	c.catalog.KnowFleet(s)
+	c.catalog.UseSharedNames(s)
 }
 
 // Unserved returns an *UnservedError if the Conductor does not answer for a model, else nil.

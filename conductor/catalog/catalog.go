@@ -28,7 +28,7 @@ type Catalog struct {
 	sizes      sizesByShard                     // guarded by mu
 	revision   atomic.Uint64                    // how often a member came, went or changed its aliases
 	aliases    aliases                          // of the members, see models.go
-	fleet      Fleet                            // nil is none, see KnowFleet
+	shared     SharedNames                      // nil is none, see UseSharedNames
 	prefixRoom *prefixes.Room
 	expected   *expect.Table // of all deployments
 

@@ -24,16 +24,16 @@ import (
 // a model that is registered under the name wins over aliases, and a name that several models have
 // as an alias means none of them. The order of registrations does not matter.
 
-// Fleet is what the replicas of a fleet know together, which is more than what one of them follows.
-type Fleet interface {
-	// Names are the aliases of all registrations of the fleet, as far as they are known.
+// SharedNames is what the replicas of a group know together, which is more than what one of them follows.
+type SharedNames interface {
+	// Names are the aliases of all registrations of the group, as far as they are known.
 	Names() registration.Names
-	// Models are the models of a tenant that are registered in the fleet.
+	// Models are the models of a tenant that are registered in the group.
 	Models(tenant string) []string
 }
 
-// KnowFleet lets names mean what they mean in the fleet. Call it before the first query.
-func (c *Catalog) KnowFleet(f Fleet) { c.fleet = f }
+// UseSharedNames lets queries find the names that replicas share. Call it before the first query.
+func (c *Catalog) UseSharedNames(n SharedNames) { c.shared = n }
 
 // aliases are those of the members of a catalog. The next query after a change gathers them.
 type aliases struct {
@@ -94,11 +94,11 @@ type Models struct{ catalog *Catalog }
 func (c *Catalog) Models() Models { return Models{c} }
 
 // FindByName returns the models that have a name which is an alias of some, nil for other names.
-// What the fleet knows counts before what this replica follows.
+// What the group knows counts before what this replica follows.
 func (m Models) FindByName(tenant, name string) []string {
 	at := scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: name}
-	if m.catalog.fleet != nil {
-		if all := m.catalog.fleet.Names()[at]; all != nil {
+	if m.catalog.shared != nil {
+		if all := m.catalog.shared.Names()[at]; all != nil {
 			return all
 		}
 	}
@@ -116,8 +116,8 @@ func (m Models) Resolve(tenant, name string) string {
 // ListRegistered returns the registered models of a tenant, sorted.
 func (m Models) ListRegistered(tenant string) []string {
 	var all []string
-	if m.catalog.fleet != nil {
-		all = m.catalog.fleet.Models(tenant)
+	if m.catalog.shared != nil {
+		all = m.catalog.shared.Models(tenant)
 	}
 	m.catalog.mu.RLock()
 	for _, s := range m.catalog.members {
@@ -172,8 +172,8 @@ func (m Models) Unregistered(tenant, name string, blockSize int) string {
 func (m Models) aliasesOf(tenant string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		all := []registration.Names{m.aliasNames()}
-		if m.catalog.fleet != nil {
-			all = append(all, m.catalog.fleet.Names())
+		if m.catalog.shared != nil {
+			all = append(all, m.catalog.shared.Names())
 		}
 		for _, names := range all {
 			for at := range maps.Keys(names) {
