@@ -4,7 +4,7 @@
 //	sources (one goroutine each)                         clients
 //	   |  events.Batch                                      |  match.Query
 //	   v                                                    v
-//	 normalize: changes --> names.Resolve  --Store-->  index.Index  --Match--> tiers.Hits --> match.Answer
+//	 normalize: changes --> names.Resolve  --Store-->  index.Index  --Match--> tiers.FoldHits --> match.Answer
 //	 group, owner, tokens   identity, names            of a deployment (package catalog)
 //
 // The words: a source is one subscription, keyed (instance_id, tenant_id,

@@ -1,13 +1,13 @@
 // Package tiers names the media a KV block can live on, and folds the matches of an index
 // for a prompt into the numbers that answers carry.
 //
-//	"cpu_pinned" --Parse--> Medium{Host, "CPU"}
+//	"cpu_pinned" --ParseMedium--> Medium{Host, "CPU"}
 //
 //	prefixes   a: 0 1 2     b: 0 1 2 3 4 5     what an owner holds from the first block on
 //	later      p: 5 6 7                        what an owner holds behind a gap
 //	   |                                       a, b: (instance, rank, medium); p: a pool
-//	   +--Hits--> one Row per instance: longest prefix, tokens per medium,
-//	              tokens per rank, and the cascade of every rank
+//	   +--FoldHits--> one Row per instance: longest prefix, tokens per medium,
+//	                  tokens per rank, and the cascade of every rank
 //
 // The numbers, for one instance I and a chain of blocks:
 //
@@ -25,11 +25,11 @@
 //
 // All numbers are blocks; the caller multiplies by the block size.
 //
-// Concurrency: ParseMedium is pure, a Roster is never changed. A Folder holds buffers and
+// Concurrency: ParseMedium is pure, a RowSet is never changed. A Folder holds buffers and
 // serves one goroutine at a time; the rows it returns are valid until its next fold.
 //
-// Cost: Hits is one pass over prefixes and spans. An instance without any costs nothing:
-// it has the row that was made with the Roster. A prefix or span costs its
+// Cost: FoldHits is one pass over prefixes and spans. An instance without any costs nothing:
+// it has the row that was made with the RowSet. A prefix or span costs its
 // row a few comparisons; that of a pool costs them each row it serves. A warm Folder does
 // not allocate.
 package tiers

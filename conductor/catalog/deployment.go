@@ -44,7 +44,7 @@ type Deployment struct {
 	askedAt    atomic.Int64                            // Unix seconds of the last query
 	asked      askedCounts                             // by queries
 	lookAheads usedLookAheads                          // of the namespaces
-	tokenless  atomic.Bool                             // blocks come without tokens
+	tokenless  atomic.Bool                             // some blocks were announced by hash alone
 	parts      atomic.Int32                            // most parts of a published block, 0 while none had several
 	Summary    *prefixes.Summary                       // of what queries ask for
 	view       atomic.Pointer[Instances]               // registered instances

@@ -8,7 +8,7 @@ import (
 	"example.com/conductor/index"
 )
 
-// confirmExpected ends what was expected of the source and has been announced. res is what the index did with
+// confirmExpected ends the expectations of blocks that c has announced. res is what the index did with
 // the blocks.
 func (a *applier) confirmExpected(ns *namespace, c *normalize.Change, res *index.StoreResult) {
 	space := ns.Deployment.Expected

@@ -143,8 +143,8 @@ type Loading struct {
 	owners  []index.Owner  // by number; noOwner is left out
 	sources []index.Source // by position in Head.Sources; index.NoSource is left out
 	into    *catalog.Deployment
-	// scratch takes the image where the deployment has blocks already, or constants of its own. Its
-	// blocks go on from there in stretches.
+	// scratch is set if the deployment already has blocks, or constants of its own: the image is loaded into it,
+	// and spread brings its blocks over in stretches.
 	scratch *scratchIndex
 }
 

@@ -43,7 +43,7 @@ func (s *Snapshot) Of(p scope.Shard, blockSize int) *Snapshot {
 	return part
 }
 
-// Keep keeps what belongs to some tenants.
+// Keep drops all that belongs to other tenants.
 func (s *Snapshot) Keep(tenants scope.Tenants) {
 	s.Sources = slices.DeleteFunc(s.Sources, func(m image.Source) bool { return !tenants.Has(m.Tenant) })
 	s.deployments = slices.DeleteFunc(s.deployments, func(d snapDeployment) bool { return !tenants.Has(d.Deployment.Key.Tenant) })

@@ -36,9 +36,8 @@ type Query struct {
 	Hashes   []uint64
 	ByHash   bool
 	HashKind HashKind
-	// ClientHashes is used instead of both if ByClientHash: the client hash of every block
-	// (see catalog/client_hashes.go). The first says which context is meant. Lora and Salt do not
-	// matter.
+	// ClientHashes replaces Tokens and Hashes if ByClientHash is set: the client hash of every block
+	// (see catalog/client_hashes.go). The first one decides the adapter and the salt; Lora and Salt are ignored.
 	ClientHashes []uint64
 	ByClientHash bool
 	// SearchUnscoped asks for recovered blocks that stand under client hashes under

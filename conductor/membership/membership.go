@@ -52,7 +52,7 @@ type Replica struct {
 	Weight float64 `json:"weight"`
 	// Facts are what parts of the server add, by their name.
 	Facts map[string]json.RawMessage `json:"facts,omitempty"`
-	// Expires is the end of its lease, by the clock of this replica.
+	// Expires is the end of its lease, by the clock of the server that reads it.
 	Expires time.Time `json:"-"`
 }
 
@@ -70,7 +70,7 @@ type Status struct {
 	Due      uint64    // of Beats, those that were not hastened: one in each Pause
 }
 
-// Config is what a Fleet is made of.
+// Config is what a Group is made of.
 type Config struct {
 	Store *store.Store
 	// Replica is this one; ID is drawn where it is "".
@@ -98,7 +98,7 @@ type Group struct {
 	changed chan struct{} // closed with each answered or failed beat; guarded by mu
 }
 
-// New returns a Fleet. It asks nothing before Run.
+// New returns a Group. It asks nothing before Run.
 func New(cfg Config) *Group {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -114,63 +114,63 @@ func New(cfg Config) *Group {
 }
 
 // ID is the name of this replica.
-func (f *Group) ID() string { return f.cfg.Replica.ID }
+func (g *Group) ID() string { return g.cfg.Replica.ID }
 
 // AddFacts lets a part of the server add facts of a name to each beat. Call it before the first beat.
-func (f *Group) AddFacts(name string, facts func() json.RawMessage) {
-	f.parts[name] = facts
+func (g *Group) AddFacts(name string, facts func() json.RawMessage) {
+	g.parts[name] = facts
 }
 
 // Store returns the store that the replicas of the group share.
-func (f *Group) Store() *store.Store { return f.cfg.Store }
+func (g *Group) Store() *store.Store { return g.cfg.Store }
 
 // Status returns the state after the last beat. The slice is not to be changed.
-func (f *Group) Status() Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.status
+func (g *Group) Status() Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.status
 }
 
 // Changed returns a channel that is closed by the next beat.
-func (f *Group) Changed() <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.changed
+func (g *Group) Changed() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.changed
 }
 
 // BeatSoon asks for a beat before the next one is due: this replica has news, or needs those of others.
-func (f *Group) BeatSoon() {
+func (g *Group) BeatSoon() {
 	select {
-	case f.soon <- struct{}{}:
+	case g.soon <- struct{}{}:
 	default: // it is asked for
 	}
 }
 
 // Run beats until ctx ends, then gives the lease back.
-func (f *Group) Run(ctx context.Context) {
+func (g *Group) Run(ctx context.Context) {
 	next, soonest := time.NewTimer(0), time.NewTimer(0)
 	defer next.Stop()
 	defer soonest.Stop()
 	var last time.Time // of those that were due
 	for {
 		now := time.Now()
-		if f.extra = now.Sub(last) < f.pause*3/4; !f.extra {
+		if g.extra = now.Sub(last) < g.pause*3/4; !g.extra {
 			last = now
 		}
-		f.Beat(ctx)
-		next.Reset(f.pause)
+		g.Beat(ctx)
+		next.Reset(g.pause)
 		soonest.Reset(hurry)
 		var soon chan struct{} // nil until a beat may be asked for
 		for due := false; !due; {
 			select {
 			case <-soonest.C:
-				soon = f.soon
+				soon = g.soon
 			case <-soon:
 				due = true
 			case <-next.C:
 				due = true
 			case <-ctx.Done():
-				f.giveBackLease(context.WithoutCancel(ctx))
+				g.giveBackLease(context.WithoutCancel(ctx))
 				return
 			}
 		}
@@ -213,34 +213,34 @@ return 1
 var errLayout = errors.New("a newer version of Conductor writes to this store")
 
 // Beat beats once.
-func (f *Group) Beat(ctx context.Context) {
-	status, err := f.sendBeat(ctx)
+func (g *Group) Beat(ctx context.Context) {
+	status, err := g.sendBeat(ctx)
 	if ctx.Err() != nil && err != nil {
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	before := f.status
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.status
 	if err != nil {
 		status = before
-		status.Up, status.Error, status.Refused = false, f.cfg.Store.Explain(err), errors.Is(err, errLayout)
+		status.Up, status.Error, status.Refused = false, g.cfg.Store.Explain(err), errors.Is(err, errLayout)
 	}
-	now := f.cfg.Now()
+	now := g.cfg.Now()
 	if status.Since = before.Since; status.Up != before.Up {
 		status.Since = now
 	}
 	if status.Up {
-		status.Error = f.cfg.Store.Refusal(slices.MaxFunc([]time.Time{status.Since, now.Add(-refusedFor)}, time.Time.Compare))
+		status.Error = g.cfg.Store.Refusal(slices.MaxFunc([]time.Time{status.Since, now.Add(-refusedFor)}, time.Time.Compare))
 	}
-	f.logChanges(&before, &status)
-	f.status = status
-	close(f.changed)
-	f.changed = make(chan struct{})
+	g.logChanges(&before, &status)
+	g.status = status
+	close(g.changed)
+	g.changed = make(chan struct{})
 }
 
 // logChanges logs how a beat has changed the state of the store, and which replicas have come and gone.
-func (f *Group) logChanges(before, now *Status) {
-	log := &f.cfg.Log
+func (g *Group) logChanges(before, now *Status) {
+	log := &g.cfg.Log
 	switch {
 	case !now.Up && (before.Up || before.Error == ""):
 		log.Error().Str("error", now.Error).Msg("the store cannot be used: answers go on, registrations wait")
@@ -259,7 +259,7 @@ func (f *Group) logChanges(before, now *Status) {
 		known[r.ID] = r
 	}
 	for _, r := range now.Replicas {
-		if _, was := known[r.ID]; !was && r.ID != f.ID() {
+		if _, was := known[r.ID]; !was && r.ID != g.ID() {
 			log.Info().Str("replica", r.ID).Str("url", r.URL).Msg("a replica is there")
 		}
 		delete(known, r.ID)
@@ -270,23 +270,23 @@ func (f *Group) logChanges(before, now *Status) {
 }
 
 // sendBeat sends a beat, and returns what the store answers.
-func (f *Group) sendBeat(ctx context.Context) (Status, error) {
-	me := f.cfg.Replica
-	me.Facts = make(map[string]json.RawMessage, len(f.parts))
-	for name, facts := range f.parts {
+func (g *Group) sendBeat(ctx context.Context) (Status, error) {
+	me := g.cfg.Replica
+	me.Facts = make(map[string]json.RawMessage, len(g.parts))
+	for name, facts := range g.parts {
 		me.Facts[name] = facts()
 	}
 	says, err := json.Marshal(me)
 	if err != nil {
 		return Status{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.Store.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.Store.Timeout())
 	defer cancel()
-	key, before := f.cfg.Store.Key, f.Status()
-	f.beat++
-	answer, err := beating.Run(ctx, f.cfg.Store.Client(), []string{key("version"), key("run"), key("replicas"), key("says"), key("beats"),
+	key, before := g.cfg.Store.Key, g.Status()
+	g.beat++
+	answer, err := beating.Run(ctx, g.cfg.Store.Client(), []string{key("version"), key("run"), key("replicas"), key("says"), key("beats"),
 		key("revision")},
-		store.Layout, rand.Text(), me.ID, f.cfg.Lease.Milliseconds(), says, f.beat).Slice()
+		store.Layout, rand.Text(), me.ID, g.cfg.Lease.Milliseconds(), says, g.beat).Slice()
 	if err != nil {
 		return Status{}, err
 	}
@@ -294,37 +294,37 @@ func (f *Group) sendBeat(ctx context.Context) (Status, error) {
 		return Status{}, fmt.Errorf("%w: layout %v, this one knows %d", errLayout, answer[0], store.Layout)
 	}
 	now := Status{Up: true, Beats: before.Beats + 1, Due: before.Due, Lost: before.Lost}
-	if !f.extra {
+	if !g.extra {
 		now.Due++
 	}
 	var last uint64
-	if now.Run, last, now.Revision, now.Replicas, err = parseAnswer(answer, f.cfg.Now()); err != nil {
+	if now.Run, last, now.Revision, now.Replicas, err = parseAnswer(answer, g.cfg.Now()); err != nil {
 		return Status{}, err
 	}
-	if before.Run != "" && (now.Run != before.Run || last != 0 && last < f.answered || now.Revision < before.Revision) {
+	if before.Run != "" && (now.Run != before.Run || last != 0 && last < g.answered || now.Revision < before.Revision) {
 		now.Lost++
 	}
-	f.answered = f.beat
-	f.awaitReplicas(&before, &now)
+	g.answered = g.beat
+	g.awaitReplicas(&before, &now)
 	return now, nil
 }
 
 // awaitReplicas adds the replicas that were there before the store was emptied or away, and have not beaten since.
 // Each has a lease, as the first beat finds the others in no store: they are not gone.
-func (f *Group) awaitReplicas(before, now *Status) {
-	at := f.cfg.Now()
+func (g *Group) awaitReplicas(before, now *Status) {
+	at := g.cfg.Now()
 	if now.Lost > before.Lost || !before.Up {
 		for _, r := range before.Replicas {
-			if !slices.ContainsFunc(f.awaited, r.same) {
-				r.Expires = at.Add(f.cfg.Lease)
-				f.awaited = append(f.awaited, r)
+			if !slices.ContainsFunc(g.awaited, r.same) {
+				r.Expires = at.Add(g.cfg.Lease)
+				g.awaited = append(g.awaited, r)
 			}
 		}
 	}
-	f.awaited = slices.DeleteFunc(f.awaited, func(r Replica) bool {
+	g.awaited = slices.DeleteFunc(g.awaited, func(r Replica) bool {
 		return !at.Before(r.Expires) || slices.ContainsFunc(now.Replicas, r.same)
 	})
-	now.Replicas = append(now.Replicas, f.awaited...)
+	now.Replicas = append(now.Replicas, g.awaited...)
 	slices.SortFunc(now.Replicas, byID)
 }
 
@@ -364,11 +364,11 @@ func parseAnswer(answer []any, at time.Time) (run string, last uint64, revision 
 }
 
 // giveBackLease gives the lease back.
-func (f *Group) giveBackLease(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.Store.Timeout())
+func (g *Group) giveBackLease(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.Store.Timeout())
 	defer cancel()
-	key := f.cfg.Store.Key
-	if err := leaving.Run(ctx, f.cfg.Store.Client(), []string{key("replicas"), key("says"), key("beats")}, f.ID()).Err(); err != nil {
-		f.cfg.Log.Debug().Err(err).Msg("the lease of this replica ends by itself")
+	key := g.cfg.Store.Key
+	if err := leaving.Run(ctx, g.cfg.Store.Client(), []string{key("replicas"), key("says"), key("beats")}, g.ID()).Err(); err != nil {
+		g.cfg.Log.Debug().Err(err).Msg("the lease of this replica ends by itself")
 	}
 }

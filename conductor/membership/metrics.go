@@ -11,11 +11,11 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (f *Group) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, ch) }
+func (g *Group) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(g, ch) }
 
 // Collect implements prometheus.Collector.
-func (f *Group) Collect(ch chan<- prometheus.Metric) {
-	st, up := f.Status(), 0.0
+func (g *Group) Collect(ch chan<- prometheus.Metric) {
+	st, up := g.Status(), 0.0
 	if st.Up {
 		up = 1
 	}

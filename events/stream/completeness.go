@@ -1,6 +1,6 @@
 package stream
 
-// Reasons of State Partial.
+// Reasons of State Partial; storm.go has one more, ReasonStorm.
 const (
 	// The publisher cannot replay and its first batch was not seen, or nothing
 	// was seen since the connection was lost.

@@ -23,10 +23,10 @@ type machineConfig struct {
 	firstSeq  uint64
 	partial   bool // a clear of the publisher leaves blocks
 	canReplay bool
-	timeout   time.Duration // a replay may go without progress
+	timeout   time.Duration // how long a replay may make no progress
 
 	canSnapshot        bool
-	snapshotTimeout    time.Duration // a request for a snapshot may go without progress
+	snapshotTimeout    time.Duration // how long a request for a snapshot may make no progress
 	keepLen, keepBytes int           // live batches that may wait for a snapshot
 	jitter             func(time.Duration) time.Duration
 

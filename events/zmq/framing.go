@@ -57,7 +57,7 @@ type framing struct {
 
 	block    *payload.Block
 	from, to int
-	want     int // bytes of the next block, if no message needs more
+	want     int // size of the next block to take, unless a message is larger
 
 	greeted bool
 	passing int // bytes that the library may read

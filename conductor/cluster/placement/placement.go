@@ -1,7 +1,7 @@
-// Package placement says which replicas own which shards. A shard is a deployment as a
-// unit of placement: its owners follow every source of it and hold all of its blocks.
+// Package placement says which replicas own which shards. A shard is all deployments of
+// one model of a tenant: its owners follow every source of it and hold all of its blocks.
 //
-//	shards, replicas, loads --Place--> owners of each shard, the primary first
+//	shards, replicas, loads --Assign--> owners of each shard, the primary first
 //
 //	rank    every shard ranks the replicas by weighted rendezvous hashing
 //	keep    owners of the previous placement stay
@@ -25,7 +25,7 @@
 // Rule 4 and the number of owners look at the previous placement, so all replicas must pass
 // the same one, or none.
 //
-// Place costs one hash and one logarithm for each pair of shard and replica, and a sort of
+// Assign costs one hash and one logarithm for each pair of shard and replica, and a sort of
 // the replicas for each shard: 0.15 s for 10,000 shards and 100 replicas.
 package placement
 
@@ -43,7 +43,7 @@ type Replica struct {
 	Weight float64
 }
 
-// Shard is a deployment as a unit of placement. Both loads have the same unit, for instance
+// Shard is all deployments of one model of a tenant. Both loads have the same unit, for instance
 // the part of a replica that they fill. NaN and negative loads count as 0.
 type Shard struct {
 	Key string
