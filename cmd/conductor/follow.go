@@ -83,11 +83,11 @@ func newTargets(cfg *config.Config, c *cluster.Asked, sockets *zmq.Sockets, allo
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
 	decode := func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) }
 	return discovery.New(discovery.Options{
-		Registry: c, Rules: allowed.get, TokenFile: cfg.Discovery.TokenFile, Log: log,
-		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.get(), endpoint) },
+		Registry: c, Rules: allowed.currentRules, TokenFile: cfg.Discovery.TokenFile, Log: log,
+		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.currentRules(), endpoint) },
 		Bounds:  c.SourceBounds,
 		Learn: func(ctx context.Context, t *discovery.Target, r discovery.Rank) (int, error) {
-			rules := allowed.get()
+			rules := allowed.currentRules()
 			if t.Static {
 				rules = nil
 			}

@@ -103,7 +103,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		MinSynced:        cfg.Ready.MinSources,
 		Log:              log,
 		Transport: func(r registration.Registration, static bool) stream.Transport {
-			rules := allowed.get()
+			rules := allowed.currentRules()
 			if static {
 				rules = nil // who writes the configuration may read the network
 			}
@@ -113,7 +113,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 			_, all := sockets.ListStrays()
 			return all
 		},
-		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.get(), endpoint) },
+		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.currentRules(), endpoint) },
 		Stream: stream.Config{
 			StaleAfter: cfg.Stream.StaleAfter,
 			QueueBytes: max(queueBytes, int(cfg.Limits.MaxPayload)),

@@ -29,8 +29,8 @@ type settingsInUse struct {
 	current config.Config // guarded by mu
 }
 
-// get returns the settings in use. It waits for a reload to end.
-func (s *settingsInUse) get() config.Config {
+// copySettings returns the settings in use. It waits for a reload to end.
+func (s *settingsInUse) copySettings() config.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.current
@@ -239,7 +239,7 @@ func (r *reaching) set(c *config.Config) {
 	r.rules = rules
 }
 
-func (r *reaching) get() *reach.Rules {
+func (r *reaching) currentRules() *reach.Rules {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.rules

@@ -311,7 +311,7 @@ func (s *serving) wireRooms() (err error) {
 	s.settings = &settingsInUse{current: *cfg}
 	s.sources = &following{conductor: s.conductor, targets: s.targets, shared: s.replicas.registry}
 	if dir := cfg.Discovery.SourcesDir; dir != "" {
-		s.folder = newFolder(dir, s.sources, s.settings.get, s.log)
+		s.folder = newFolder(dir, s.sources, s.settings.copySettings, s.log)
 	}
 	s.reloads = newReloader(&reloader{
 		load: s.load, settings: s.settings, conductor: s.conductor, sources: s.sources, folder: s.folder, entry: s.entry,
@@ -465,7 +465,7 @@ func (s *serving) runListeners(ctx context.Context, show func(*conductor.Conduct
 // listener it does not wait for clients.
 func (s *serving) stopServing(drains bool) {
 	if drains {
-		drainListeners(s.listeners, s.settings.get().Shutdown.Drain, s.log)
+		drainListeners(s.listeners, s.settings.copySettings().Shutdown.Drain, s.log)
 		s.log.Info().Msg("stopping")
 	}
 	s.hub.Close()     // viewers have seen the drain, and look for another server

@@ -37,7 +37,7 @@ func watching(s *serving) watch.Config {
 // settingsOf returns a function that tells the name of the settings file and the settings in use.
 func settingsOf(file string, in *settingsInUse) func() (string, []admin.Setting) {
 	return func() (string, []admin.Setting) {
-		c := in.get()
+		c := in.copySettings()
 		var all []admin.Setting
 		for _, s := range c.Settings() {
 			all = append(all, admin.Setting(s))

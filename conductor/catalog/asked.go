@@ -31,8 +31,8 @@ func (n *askedCounts) Load() (all [len(PromptKinds)]QueryCounts) {
 	return all
 }
 
-// count counts a query by the kind of its prompt. asked and matched are tokens.
-func (n *askedCounts) count(by, asked, matched int) {
+// countQuery counts a query by the kind of its prompt. asked and matched are tokens.
+func (n *askedCounts) countQuery(by, asked, matched int) {
 	n[by].queries.Add(1)
 	n[by].asked.Add(uint64(asked))
 	n[by].matched.Add(uint64(matched))
@@ -73,8 +73,8 @@ const (
 // CountQuery counts a query about a deployment, nil if there is none for it. asked and matched are tokens.
 func (c *Catalog) CountQuery(d *Deployment, by, asked, matched int) {
 	if d != nil {
-		d.asked.count(by, asked, matched)
+		d.asked.countQuery(by, asked, matched)
 	} else {
-		c.elsewhere.count(by, asked, matched)
+		c.elsewhere.countQuery(by, asked, matched)
 	}
 }

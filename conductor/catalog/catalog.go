@@ -72,7 +72,7 @@ func (c *Catalog) Replace(old, m *Member) {
 	c.revision.Add(1)
 	if m != nil { // first, so that a deployment which both are in stays
 		c.members[m.Key()] = m
-		c.aliases.count(m, 1)
+		c.aliases.countMember(m, 1)
 		d := c.deploymentOf(m.Registration.Deployment())
 		d.refs++
 		if m.Registration.IsPool() {
@@ -89,7 +89,7 @@ func (c *Catalog) Replace(old, m *Member) {
 		if c.members[old.Key()] == old {
 			delete(c.members, old.Key())
 		}
-		c.aliases.count(old, -1)
+		c.aliases.countMember(old, -1)
 		d := c.byKey[old.Registration.Deployment()]
 		if old.Registration.IsPool() {
 			delete(d.pooled, old)

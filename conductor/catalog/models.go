@@ -46,14 +46,14 @@ type aliases struct {
 func (c *Catalog) SetAliases(m *Member, names []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.aliases.count(m, -1)
+	c.aliases.countMember(m, -1)
 	m.aliases.Store(&names)
-	c.aliases.count(m, 1)
+	c.aliases.countMember(m, 1)
 	c.revision.Add(1)
 }
 
-// count notes that a member came or went. Catalog.mu is held.
-func (a *aliases) count(m *Member, n int) {
+// countMember notes that a member came or went. Catalog.mu is held.
+func (a *aliases) countMember(m *Member, n int) {
 	if len(m.Aliases()) > 0 {
 		a.having += n
 	}

@@ -53,8 +53,8 @@ type applier struct {
 	dropped map[events.Reason]uint64 // of single events; guarded by holdings.mu
 }
 
-// forget drops what the applier has learned.
-func (a *applier) forget() {
+// forgetLearned forgets what the applier has learned.
+func (a *applier) forgetLearned() {
 	a.normal.Reset()
 	a.noteWindow()
 	a.adapters, a.assumed, a.chunks = nil, 0, nil

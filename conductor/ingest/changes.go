@@ -37,7 +37,7 @@ func (s *Source) apply(b *events.Batch) {
 // refuse counts n events that are left out. Those that contradict the registration or the settings are
 // counted for the batch at hand as well.
 func (a *applier) refuse(reason events.Reason, n int) {
-	a.drop(reason, n)
+	a.countSkipped(reason, n)
 	switch reason {
 	case events.ForeignTenant, events.BlockSizeMismatch, events.BadToken:
 		a.refusedEvents += n
@@ -90,14 +90,14 @@ func (a *applier) applyBlocks(c *normalize.Change) {
 	seen := doctor.Observation{Event: c.Event, Medium: c.Medium, Count: n, Blocks: true,
 		Counted: a.holdings.copies(c.Owner) == index.CopyCount}
 	if c.Kind == normalize.Removed {
-		unknown := a.remove(c.Event, c.Owner)
+		unknown := a.removeBlocks(c.Event, c.Owner)
 		a.member.Lives.Removed(c.Medium.Name, c.Event.Hashes, a.at, a.news)
 		seen.Found = n - unknown
 		if c.Medium.Tier == tiers.Device {
-			a.shared.counts.remove(c.Event, unknown)
+			a.shared.counts.countRemoved(c.Event, unknown)
 		}
 	} else {
-		if a.store(c, &seen); !seen.Refused {
+		if a.storeAndObserve(c, &seen); !seen.Refused {
 			a.member.Lives.Stored(c.Medium.Name, c.Event.Hashes, a.at, a.news)
 		}
 	}
@@ -108,8 +108,8 @@ func (a *applier) applyBlocks(c *normalize.Change) {
 	}
 }
 
-// store indexes stored blocks, and completes what the doctor observes.
-func (a *applier) store(c *normalize.Change, seen *doctor.Observation) {
+// storeAndObserve indexes stored blocks, and completes what the doctor observes.
+func (a *applier) storeAndObserve(c *normalize.Change, seen *doctor.Observation) {
 	res, refused := a.storeBlocks(c)
 	seen.Context, seen.Refused = c.Context, refused
 	if refused {
@@ -162,14 +162,14 @@ func (a *applier) applyObject(e *events.Event) {
 	found := a.applyChanges(r.Changes)
 	switch {
 	case r.Dropped != "":
-		a.drop(r.Dropped, 1)
+		a.countSkipped(r.Dropped, 1)
 	case !r.Unbound || found > 0:
 	case r.ByHashes:
 		var c normalize.Change
 		a.normal.Event(e, int32(a.reg.Rank), &c)
 		a.applyBlocks(&c)
 	default:
-		a.drop(events.UnknownHash, 1)
+		a.countSkipped(events.UnknownHash, 1)
 	}
 }
 

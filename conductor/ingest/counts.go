@@ -41,8 +41,8 @@ func (o *eventOutcomes) load() EventOutcomes {
 	}
 }
 
-// store counts a stored event by what the index made of its blocks. Joined ones have one block each.
-func (n *eventCounts) store(e *events.Event, res *index.StoreResult) {
+// countStored counts a stored event by what the index made of its blocks. Joined ones have one block each.
+func (n *eventCounts) countStored(e *events.Event, res *index.StoreResult) {
 	all := e.Count()
 	noRoom := min(all, res.Refused+res.Shed)
 	waiting := min(all-noRoom, res.Orphaned)
@@ -57,8 +57,8 @@ func (n *eventCounts) store(e *events.Event, res *index.StoreResult) {
 	}
 }
 
-// remove counts a removed event. Its holder did not have unknown blocks of it. Joined ones are about one block each.
-func (n *eventCounts) remove(e *events.Event, unknown int) {
+// countRemoved counts a removed event. Its holder did not have unknown blocks of it. Joined ones are about one block each.
+func (n *eventCounts) countRemoved(e *events.Event, unknown int) {
 	lacking := min(e.Count(), unknown)
 	add(&n.removed.blockUnknown, lacking)
 	add(&n.removed.ok, e.Count()-lacking)

@@ -37,7 +37,7 @@ func (s *Source) fill(step *stream.Step) {
 	s.applier.normal.Lend(normalLists.Get().(*normalize.Lists))
 	r := s.applier.normal.Batch(&step.Batch)
 	for _, d := range r.Dropped {
-		s.applier.drop(d.Reason, d.Count)
+		s.applier.countSkipped(d.Reason, d.Count)
 	}
 	for i := range r.Changes {
 		c := &r.Changes[i]
@@ -56,7 +56,7 @@ func (s *Source) fill(step *stream.Step) {
 // the engine.
 func (a *applier) fillBlocks(c *normalize.Change) {
 	if c.Kind == normalize.Removed {
-		a.drop(events.UnknownHash, len(c.Event.Hashes)-a.holdings.withdraw(c.Event, c.Owner))
+		a.countSkipped(events.UnknownHash, len(c.Event.Hashes)-a.holdings.withdraw(c.Event, c.Owner))
 		return
 	}
 	a.storeBlocks(c)

@@ -409,7 +409,7 @@ func (s *holdings) newOwner(ns *namespace, key normalize.Owner, medium tiers.Med
 	if s.filling {
 		s.hidden = append(s.hidden, hiddenOwner{ns, o, shown})
 	}
-	s.past.follow(ns, key, o)
+	s.past.recordLosses(ns, key, o)
 	return o
 }
 

@@ -45,8 +45,8 @@ func (p *past) reset() {
 	p.emptied = nil
 }
 
-// follow lets an owner of a holder remember its losses.
-func (p *past) follow(ns *namespace, key normalize.Owner, o index.Owner) {
+// recordLosses lets the index record what an owner of a holder loses.
+func (p *past) recordLosses(ns *namespace, key normalize.Owner, o index.Owner) {
 	if p.losses != nil {
 		ns.Deployment.Index.RecordLosses(o, p.losses, lossLabel(ns.Deployment.Key, key.Rank, key.Medium))
 	}

@@ -115,7 +115,7 @@ func (f *pushed) next() (step stream.Step, blocked <-chan struct{}, state int) {
 		if err != nil {
 			f.broken, f.st.LastError = cmp.Or(f.broken, string(events.BadPayload)), err.Error()
 			f.st.Dropped[events.BadPayload]++
-			f.drop()
+			f.emptyQueue()
 			continue
 		}
 		for reason, n := range batch.Dropped {
@@ -146,7 +146,7 @@ func (f *pushed) count() {
 func (f *pushed) Resync(reason string) {
 	f.change(func() {
 		f.broken = reason
-		f.drop()
+		f.emptyQueue()
 		f.queue = append(f.queue, pushedStep{reason: reason})
 	})
 }
@@ -170,7 +170,7 @@ func (f *pushed) Unpause() { f.change(func() { f.paused = false }) }
 func (f *pushed) Close() {
 	f.change(func() {
 		f.over = true
-		f.drop()
+		f.emptyQueue()
 	})
 	f.hub.Remove(f.feed)
 }

@@ -29,8 +29,8 @@ func (f *pushed) shift() {
 	}
 }
 
-// drop empties the queue. mu is held.
-func (f *pushed) drop() {
+// emptyQueue empties the queue. mu is held.
+func (f *pushed) emptyQueue() {
 	for len(f.queue) > 0 {
 		d := f.queue[0].delivery
 		f.shift()

@@ -138,7 +138,7 @@ func (p *Pushes) Push(ctx context.Context, by scope.Tenants, b *lmcache.Batch) (
 		p.unclaimed.Add(uint64(done.Unclaimed))
 	}
 	p.batches[done.Outcome].Add(1)
-	p.note(by, b, done, p.now())
+	p.noteBatch(by, b, done, p.now())
 	return done, nil
 }
 

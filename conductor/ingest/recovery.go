@@ -305,7 +305,7 @@ func (e *pendingStretch) attach(complete bool) bool {
 func (r *Recovery) Undo() {
 	var drop []*Source
 	for s := range r.filled() {
-		s.forget()
+		s.forgetAll()
 		s.marked = false
 		if s.recovered {
 			drop = append(drop, s)
@@ -406,7 +406,7 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*Source, e
 		}
 		s = newRecovered(c, reg)
 		c.sources[key] = s
-		go c.follow(s)
+		go c.followSource(s)
 	case !s.recovered && !s.AtGate(), s.holdings.deploymentKey() != reg.Deployment(), s.applier.origin.Load() != nil:
 		s = nil // it runs, is another one, or a recovery has filled it
 	}

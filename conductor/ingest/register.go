@@ -193,7 +193,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 	c.catalog.Replace(gone, s.Member) // at once, so that queries see the instance all the time
 	observeEndpoint(c, s)
 	c.watching.Do(func() { go c.watch() })
-	go c.follow(s)
+	go c.followSource(s)
 	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
 	return old, nil
 }

@@ -85,16 +85,16 @@ type reporter struct {
 	strays []time.Time // of the last entry of each Unclaimed
 }
 
-// note takes a batch of a client of some tenants with its outcome.
-func (p *Pushes) note(by scope.Tenants, b *lmcache.Batch, done Pushed, now time.Time) {
-	p.heard.note(by, b, done, now, func(emitter, model string) bool {
+// noteBatch takes a batch of a client of some tenants with its outcome.
+func (p *Pushes) noteBatch(by scope.Tenants, b *lmcache.Batch, done Pushed, now time.Time) {
+	p.heard.noteReport(by, b, done, now, func(emitter, model string) bool {
 		return slices.ContainsFunc(p.of(by.Has), func(h *lmcache.Hub) bool { return h.Claimed(emitter, model) })
 	})
 }
 
-// note takes a batch with its outcome. claimed says whether a source is registered for an emitter
+// noteReport takes a batch with its outcome. claimed says whether a source is registered for an emitter
 // and a model.
-func (k *reporters) note(by scope.Tenants, b *lmcache.Batch, p Pushed, now time.Time, claimed func(emitter, model string) bool) {
+func (k *reporters) noteReport(by scope.Tenants, b *lmcache.Batch, p Pushed, now time.Time, claimed func(emitter, model string) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	key := reporterKey{by.Key(), b.Instance}

@@ -119,8 +119,8 @@ type effects struct {
 	Relieved  bool          // it announced what was expected of its instance
 }
 
-// follow applies the steps of a source in order until its stream is closed, and hands their effects on.
-func (c *Sources) follow(s *Source) {
+// followSource applies the steps of a source in order until its stream is closed, and hands their effects on.
+func (c *Sources) followSource(s *Source) {
 	defer close(s.done)
 	if s.awaitGate() {
 		for {
@@ -146,7 +146,7 @@ func (c *Sources) dispatch(s *Source, e *effects) {
 	for _, contest := range e.Contests {
 		if contest.By != nil {
 			if by := c.SourceOf(contest.By); by != nil {
-				by.applier.drop(events.ContestedHash, 1)
+				by.applier.countSkipped(events.ContestedHash, 1)
 			}
 			reportContest(contest.By, contest.Hash, contest.Other)
 			contest.By.LogFindings(&c.log)
@@ -194,7 +194,7 @@ func (s *Source) applyNext() (effects, bool) {
 
 // end drops everything. turn is held.
 func (s *Source) end() {
-	s.forget()
+	s.forgetAll()
 	s.forgetExpected()
 	s.gone, s.marked = true, false
 }
@@ -246,7 +246,7 @@ func (s *Source) applyStep(step *stream.Step) {
 		s.tape.RecordReset(step.Epoch, step.Reason)
 		s.states.Dropped(step.Reason, step.Epoch)
 		s.holdings.leaveFilling()
-		s.forget()
+		s.forgetAll()
 		s.noteError("")
 		s.marked, s.checkpoints = false, nil
 		s.applier.origin.Store(nil)
@@ -298,12 +298,12 @@ func (a *applier) release(b *events.Batch) {
 // normalLists are those that no source uses.
 var normalLists = sync.Pool{New: func() any { return new(normalize.Lists) }}
 
-// forget drops everything the source holds and what it learned.
-func (s *Source) forget() {
+// forgetAll drops everything the source holds and what it learned.
+func (s *Source) forgetAll() {
 	s.dropExpected()
 	s.holdings.leaveAll()
 	s.holdings.past.reset()
-	s.applier.forget()
+	s.applier.forgetLearned()
 	s.noteGaps()
 }
 
@@ -345,8 +345,8 @@ func (s *Source) noteGaps() {
 	s.feed.MarkIncomplete(reason)
 }
 
-// drop counts n skipped events or hashes. Any goroutine may call it.
-func (a *applier) drop(reason events.Reason, n int) {
+// countSkipped counts n skipped events or hashes. Any goroutine may call it.
+func (a *applier) countSkipped(reason events.Reason, n int) {
 	if n <= 0 {
 		return
 	}
@@ -411,7 +411,7 @@ func (s *Source) inheritFrom(old *Source) {
 			}
 			s.holdings.countIn(ns, key, h.owners[0])
 			for _, o := range h.owners {
-				s.holdings.past.follow(ns, key, o)
+				s.holdings.past.recordLosses(ns, key, o)
 			}
 		}
 	}

@@ -18,7 +18,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 	device := c.Medium.Tier == tiers.Device
 	ns := a.holdings.namespaceIn(c.Context.Deployment)
 	if ns == nil || a.holdings.noRoomFor(ns, c.Owner) {
-		a.drop(events.OwnerLimit, c.Event.Count())
+		a.countSkipped(events.OwnerLimit, c.Event.Count())
 		return res, true
 	}
 	a.nameAdapter(ns, c.Event)
@@ -39,7 +39,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 	}
 	at, err := ns.Names.Resolve(c)
 	if err != nil {
-		a.drop(events.ContextLimit, len(c.Event.Hashes))
+		a.countSkipped(events.ContextLimit, len(c.Event.Hashes))
 		return res, true
 	}
 	if c.Canonical && !ns.behindKnown(c.Cut, at.Fold) {
@@ -47,7 +47,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 	}
 	switch {
 	case !ns.mayHaveChunks(c.Owner.Chunk):
-		a.drop(events.BlockSizeMismatch, c.Event.Count())
+		a.countSkipped(events.BlockSizeMismatch, c.Event.Count())
 		return res, true
 	case a.reg.IsPool() && c.Local == nil:
 		res = a.storeInPool(ns, c, at)
@@ -61,7 +61,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 		a.confirmExpected(ns, c, &res)
 	}
 	if device && !a.holdings.filling {
-		a.shared.counts.store(c.Event, &res)
+		a.shared.counts.countStored(c.Event, &res)
 	}
 	return res, false
 }
@@ -161,8 +161,8 @@ func addResult(sum, res *index.StoreResult) {
 
 // noteStored notes what the index did with stored blocks, and returns whose they are.
 func (a *applier) noteStored(ns *namespace, c *normalize.Change, at *names.Placing, res *index.StoreResult) scope.Variant {
-	a.drop(events.OrphanLimit, res.Shed)
-	a.drop(events.OverBudget, res.Refused)
+	a.countSkipped(events.OrphanLimit, res.Shed)
+	a.countSkipped(events.OverBudget, res.Refused)
 	a.noteLost(ns, res.Lost)
 	if res.HashOnly > 0 && c.Local == nil {
 		ns.Deployment.AwaitTokens()
@@ -216,11 +216,11 @@ func (a *applier) clientHashesOf(ns *namespace, c *normalize.Change) func(index.
 	}
 }
 
-// remove takes the blocks of a removed event from every deployment that has them, and returns how
+// removeBlocks takes the blocks of a removed event from every deployment that has them, and returns how
 // many of them none had.
-func (a *applier) remove(e *events.Event, key normalize.Owner) int {
+func (a *applier) removeBlocks(e *events.Event, key normalize.Owner) int {
 	unknown := len(e.Hashes) - a.holdings.withdraw(e, key)
-	a.drop(events.UnknownHash, unknown)
+	a.countSkipped(events.UnknownHash, unknown)
 	for _, ns := range a.holdings.namespaces {
 		if ns.Deployment.Index.ContestedHashes() > 0 {
 			ns.Names.Removed(e, func(fold uint64) bool {
@@ -237,7 +237,7 @@ func (a *applier) noteLost(ns *namespace, blocks int) {
 	if blocks == 0 {
 		return
 	}
-	a.drop(events.LostName, blocks)
+	a.countSkipped(events.LostName, blocks)
 	a.doctor.Findings.Report(doctor.FindingLostNames,
 		"blocks came by hashes of blocks that had left and that index.ghost_bytes had no room for: answers that may be too short say "+
 			"truncated until those blocks leave; set index.ghost_bytes to %d MiB or more",
@@ -247,7 +247,7 @@ func (a *applier) noteLost(ns *namespace, blocks int) {
 // noteAssumed counts blocks below the device that nothing but the registration says an adapter and
 // salt of, while the source has others.
 func (a *applier) noteAssumed(medium tiers.Medium, blocks int) {
-	a.drop(events.AssumedIdentity, blocks)
+	a.countSkipped(events.AssumedIdentity, blocks)
 	if a.assumed += blocks; a.assumed >= manyAssumed {
 		a.doctor.Findings.Report(doctor.FindingAssumed,
 			"%d blocks on %s came without adapter and salt, and neither their hashes, nor their parents, nor their tokens say which of "+
