@@ -349,6 +349,7 @@ func (tr *trial) identity() (id events.PublisherID) {
 // goes on with exactly the next sequence cannot be told from a new connection; that
 // is the limit the package comment states, so it is left out.
 func (tr *trial) restart() {
+	synctest.Wait() // the status has a batch only once it is applied
 	n := tr.rnd.IntN(40)
 	plain := !tr.f.replay && tr.f.ids == 0
 	if st := tr.s.Status(); plain && (st.HasSeq && n <= int(st.LastSeq)+1 || tr.f.slow > 0) {
