@@ -47,23 +47,19 @@ type Config struct {
 	ReplayEndpoint string // of the engine's replay service, "" if it has none
 
 	// Memory is how many bytes of batches are kept in memory, at least 256 KiB. Disk is how many bytes are kept in files,
-	// 0 for none and else at least tape.MinBytes. Dir is where the files go; what a relay before has left there is removed.
+	// 0 for none and else at least tape.MinBytes. Dir is where the files go; Close removes them, and Open those of a crash.
 	Memory, Disk int64
 	Dir          string
 
-	// Report hears of the first of consecutive errors of the disk, each of which costs history, and nil once it works again.
+	// Report is called with the first of a run of errors of the disk, and with nil once the disk works again.
 	Report func(error)
-	// OnState hears of the stream of the engine's events, as stream.Config.OnState does.
+	// OnState is called as stream.Config.OnState of the engine's events is.
 	OnState   func(state stream.State, reason string)
 	Transport zmq.Transport
 }
 
-const (
-	minMemory = 256 << 10 // a follower that has a batch must not find its number in the past soon
-
-	// doubtUnread: the past could not read an event.
-	doubtUnread = "unread_events"
-)
+// minMemory is the least memory of the tape: a follower that has a batch must not find its number in the past soon.
+const minMemory = 256 << 10
 
 // Relay is one engine and its followers.
 type Relay struct {
@@ -114,7 +110,7 @@ func Open(cfg Config) (*Relay, error) {
 	r := &Relay{cfg: cfg, life: &lifetime{epoch: 1}, past: newPast(), losses: []loss{{}}, changed: make(chan struct{}),
 		dumps: make(chan struct{}, maxDumps)}
 	r.tape, err = tape.Create(tape.Options{
-		Dir: cfg.Dir, MaxBytes: max(cfg.Disk, tape.MinBytes), Memory: int(max(cfg.Memory, minMemory)), Fresh: true, Use: "history",
+		Dir: cfg.Dir, MaxBytes: max(cfg.Disk, tape.MinBytes), Memory: int(max(cfg.Memory, minMemory)), Temporary: true, Use: "history",
 		Report: cfg.Report, Evict: r.moveToPast,
 	})
 	if err != nil {
@@ -221,7 +217,7 @@ func (r *Relay) doubtReason() string {
 	if why := r.losses[0].why; why != "" || !r.past.doubtful {
 		return why
 	}
-	return doubtUnread
+	return "unread_events"
 }
 
 // Close ends all connections.
@@ -229,7 +225,9 @@ func (r *Relay) Close() {
 	r.cancel()
 	r.stream.Close()
 	r.tasks.Wait()
-	r.tape.Close()
+	if err := r.tape.Close(); err != nil {
+		r.cfg.Report(err)
+	}
 }
 
 // Stats is what a relay has and did.

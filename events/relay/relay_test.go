@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -253,7 +254,7 @@ func TestUnreadablePayload(t *testing.T) {
 	e.raw([]byte("\x93no batch"))
 	e.churn(3000, 50)
 	r.caughtUp(t, e)
-	if s := r.Stats(); s.Past.Doubt != doubtUnread {
+	if s := r.Stats(); s.Past.Doubt != "unread_events" {
 		t.Errorf("the past behind a payload that is no batch: %q", s.Past.Doubt)
 	}
 	direct, relayed := newFollower(t, e.live, e.replay), newFollower(t, r.live, r.replay)
@@ -351,6 +352,65 @@ func TestFollowerBehindTheTape(t *testing.T) {
 				t.Errorf("the follower does not come to an end: %+v, %+v", f.s.Status(), r.Stats())
 			}
 		})
+	}
+}
+
+// TestBatchLargerThanTheMemory: a batch that leaves the memory at once is a hole for live connections, which wait for the
+// next batch then.
+func TestBatchLargerThanTheMemory(t *testing.T) {
+	e := newEngine(t, 100_000)
+	e.store(1, 0)
+	r := relayOf(t, e, func(c *Config) { c.Memory = 1 })
+	r.caughtUp(t, e)
+	live, err := zmq.Transport{}.Subscribe(t.Context(), "tcp://"+r.live.Addr().String())
+	must.Succeed(t, err)
+	defer live.Close()
+	until(t, "the relay has a follower", func() bool { return r.Stats().Live == 1 })
+	for i := range 3 {
+		e.change(func() { e.padding = 2 * minMemory })
+		e.store(1, 0)
+		r.caughtUp(t, e)
+		e.change(func() { e.padding = 0 })
+		e.store(1, 0)
+		m, err := live.Recv()
+		must.Succeed(t, err)
+		if n := binary.BigEndian.Uint64(m.Frames[1]); n != uint64(2*i+2) {
+			t.Fatalf("batch %d comes, want %d", n, 2*i+2)
+		}
+		if n := int(r.Stats().Skipped); n > 2*(i+1) {
+			t.Fatalf("%d holes after %d batches", n, i+1)
+		}
+	}
+}
+
+// TestLifetimeThatBeginsLate: a request for numbers before a lifetime needs no dump while the memory has all of it, so
+// other followers that are sent dumps do not hold it up.
+func TestLifetimeThatBeginsLate(t *testing.T) {
+	e := newEngine(t, 100_000)
+	e.restart(50)
+	e.store(1, 0)
+	r := relayOf(t, e, nil)
+	r.caughtUp(t, e)
+	for range maxDumps {
+		r.dumps <- struct{}{}
+	}
+	f := newFollower(t, r.live, r.replay)
+	until(t, "the follower has all", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.holds) == 1 })
+}
+
+// TestCloseRemovesFiles: the files of a relay have users' tokens, and no later one reads them.
+func TestCloseRemovesFiles(t *testing.T) {
+	dir := t.TempDir()
+	e := newEngine(t, 100_000)
+	e.store(3, 0)
+	r := relayOf(t, e, func(c *Config) { c.Disk, c.Dir = tape.MinBytes, dir })
+	r.caughtUp(t, e)
+	if files, err := tape.Files(dir); len(files) == 0 || err != nil {
+		t.Fatalf("the relay has no files: %v", err)
+	}
+	r.Close()
+	if files, err := tape.Files(dir); len(files) != 0 || err != nil {
+		t.Errorf("left: %q, %v", files, err)
 	}
 }
 

@@ -119,9 +119,9 @@ func (r *Relay) publishLive(ctx context.Context, p *zmq.Peer) {
 			return
 		case err != nil && span.Any && at.From <= span.Last: // behind the tape
 			// The oldest batches may leave as soon. The number of the newest one shows the follower the hole, also if
-			// the engine has no more to say.
+			// the engine has no more to say; that of the next one does if the newest one is too large for the memory.
 			r.count(func(n *Stats) { n.Skipped++ })
-			at.From, at.Oldest = span.Last, false
+			at.From, at.Oldest = max(at.From+1, span.Last), false
 		case err == nil && next > 0:
 			at.From, at.Oldest = next, false
 		}
@@ -174,12 +174,17 @@ func (c *connection) answerRequest(ctx context.Context, from uint64) bool {
 	c.life, c.form = r.life, *r.form.Load()
 	r.mu.Unlock()
 	for next, present := from, false; !present; {
-		span := r.record.Span()
+		r.mu.Lock()
+		span, evicted := r.record.Span(), r.past.end
+		r.mu.Unlock()
 		if span.Epoch != c.life.epoch {
 			return false
 		}
 		if !span.Any || next > span.Last {
 			break
+		}
+		if evicted <= next && next < span.First { // nothing of this lifetime comes before
+			from, next = span.First, span.First
 		}
 		read, err := c.sendRange(ctx, tape.Range{From: next, To: math.MaxUint64})
 		if err != nil && next == from && ctx.Err() == nil {

@@ -74,8 +74,8 @@ func Files(dir string) ([]string, error) {
 	return paths, err
 }
 
-// RemoveSegments removes the files of all segments in a directory.
-func RemoveSegments(dir string) error {
+// removeSegments removes the files of all segments in a directory.
+func removeSegments(dir string) error {
 	files, err := Files(dir)
 	for i := 0; i < len(files) && err == nil; i++ {
 		err = os.Remove(files[i])

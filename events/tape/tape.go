@@ -36,6 +36,7 @@ package tape
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -59,8 +60,8 @@ type Options struct {
 	// Delay is how long a record may wait for others to be written with; waking
 	// the writer for each would cost ingest more than all the rest.
 	Delay time.Duration
-	// Fresh removes the segments of earlier runs from the directory.
-	Fresh bool
+	// Temporary removes all segments at Close, and at the start those of a run that did not come so far.
+	Temporary bool
 	// Use says what of a server the directory is, for the error when another one has it; "journal" when empty.
 	Use string
 
@@ -120,8 +121,8 @@ func Create(o Options) (*Tape, error) {
 	if t.opts.Report == nil {
 		t.opts.Report = func(error) {}
 	}
-	if o.Fresh {
-		err = RemoveSegments(o.Dir)
+	if o.Temporary {
+		err = removeSegments(o.Dir)
 	}
 	d.limit, d.alive = min(maxSegment, o.MaxBytes/8), make(map[uint32]*Recorder)
 	if err == nil {
@@ -154,12 +155,20 @@ func (t *Tape) Close() error {
 		return nil
 	}
 	t.mu.Lock()
+	before := t.closed
 	t.closed = true
 	t.mu.Unlock()
+	if before {
+		return nil
+	}
 	wake(t.wake)
 	wake(t.rush)
 	t.done.Wait()
-	return t.lock.Close()
+	var err error
+	if t.opts.Temporary {
+		err = removeSegments(t.opts.Dir) // before the lock goes: they may be those of another process then
+	}
+	return errors.Join(err, t.lock.Close())
 }
 
 // wake puts a value into a channel of capacity 1, unless it has one.
