@@ -91,6 +91,13 @@ func New(opts Options) *Table {
 func (t *Table) Tune(maxError float64, series status.SourceSeries) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if maxError != t.maxError {
+		for _, of := range t.instances {
+			for _, n := range of.media {
+				n.contradicts = false // by another bound
+			}
+		}
+	}
 	t.maxError, t.series = maxError, series
 }
 
@@ -194,6 +201,9 @@ func on(medium string) string {
 // withdrawErrors withdraws the finding of an instance unless reports of another medium are still wrong. t.mu is held.
 func (t *Table) withdrawErrors(of *instance, members []*catalog.Member) {
 	for _, n := range of.media {
+		if n.recent >= enoughReports {
+			n.contradicts = n.wrong() > t.maxError
+		}
 		if n.contradicts {
 			return
 		}

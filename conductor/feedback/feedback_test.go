@@ -100,3 +100,19 @@ func TestFindingStaysWhileAMediumIsWrong(t *testing.T) {
 		t.Errorf("after reports that agree: %v", all)
 	}
 }
+
+// TestAnotherBoundJudgesAnew: a medium that was wrong by a former bound keeps no finding.
+func TestAnotherBoundJudgesAnew(t *testing.T) {
+	b := newBench()
+	m := b.register("A")
+	b.Tune(0.2, 0)
+	b.report(t, m, "GPU", 70, 30)
+	if len(m.Findings.List()) != 1 {
+		t.Fatal("an error of 30 % is no finding")
+	}
+	b.Tune(0.5, 0)
+	b.report(t, m, "CPU", 100, enoughReports)
+	if all := m.Findings.List(); len(all) != 0 {
+		t.Errorf("with a larger bound: %v", all)
+	}
+}
