@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,13 +94,34 @@ func (l *loader) addDynamoListener(d DynamoServer, c *Config) {
 			l.errs.addProblem(at, "listeners", "--%s says where the %s dialect listens; keep one of the two", allSettings[0].flag, Dynamo)
 			return
 		}
-		for path := range l.origins {
-			if strings.HasPrefix(path, "listeners[") {
-				delete(l.origins, path) // no longer at that index
-			}
-		}
-		c.Listeners = slices.DeleteFunc(slices.Clone(c.Listeners), goes)
+		l.dropListeners(c, goes)
 	}
 	l.origins[fmt.Sprintf("listeners[%d]", len(c.Listeners))] = origin{place: at}
 	c.Listeners = append(c.Listeners[:len(c.Listeners):len(c.Listeners)], Listener{d.Address, Dynamo})
+}
+
+// dropListeners drops some listeners. What is known of the others is found at their new numbers.
+func (l *loader) dropListeners(c *Config, goes func(Listener) bool) {
+	var stay []Listener
+	numbers := make(map[int]int)
+	for i, one := range c.Listeners {
+		if !goes(one) {
+			numbers[i] = len(stay)
+			stay = append(stay, one)
+		}
+	}
+	c.Listeners = stay
+	moved := make(map[string]origin)
+	for path, from := range l.origins {
+		number, member, found := strings.Cut(strings.TrimPrefix(path, "listeners["), "]")
+		i, err := strconv.Atoi(number)
+		if !found || err != nil || !strings.HasPrefix(path, "listeners[") {
+			continue
+		}
+		delete(l.origins, path)
+		if now, stays := numbers[i]; stays {
+			moved[fmt.Sprintf("listeners[%d]%s", now, member)] = from
+		}
+	}
+	maps.Copy(l.origins, moved)
 }

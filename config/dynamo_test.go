@@ -2,6 +2,7 @@ package config
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -119,6 +120,20 @@ flag --workers: sources[1]: the same instance, tenant and rank "1|default|0" as 
 flag --workers: sources[2].modelname: is required`
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// TestDynamoPortKeepsOtherListeners: what could not be read of a listener that stays is reported once, wherever it stood.
+func TestDynamoPortKeepsOtherListeners(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, list := range []string{
+		`[{address: [1]}, {address: ":8090", dialect: dynamo}]`,
+		`[{address: ":8090", dialect: dynamo}, {address: [1]}]`,
+	} {
+		_, err := Load(Options{File: write(t, "c.yaml", "listeners: "+list+"\n"), Dynamo: DynamoServer{Address: ":9"}})
+		if err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), ".address: ") {
+			t.Errorf("%s: got\n%v", list, err)
+		}
 	}
 }
 
