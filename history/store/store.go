@@ -182,12 +182,15 @@ func (k *Keeper) readManifests(ctx context.Context) (all []manifest, now int64, 
 func (k *Keeper) removeChunks(ctx context.Context, deployment, id string, chunks int) {
 	ctx, cancel := context.WithTimeout(ctx, k.store().Timeout())
 	defer cancel()
-	_, _ = k.store().Client().Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := k.store().Client().Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range min(chunks, mostChunks) {
 			p.Unlink(ctx, k.chunkKey(deployment, id, n))
 		}
 		return nil
 	})
+	if err != nil {
+		k.cfg.Log.Debug().Err(err).Msg("chunks of an old snapshot stay until their time to live ends")
+	}
 }
 
 // mostChunks bounds the keys that one manifest makes this replica ask for.
