@@ -1,12 +1,9 @@
 package conductor
 
 import (
-	"slices"
-
 	"example.com/conductor/conductor/explain"
 	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/match"
-	"example.com/conductor/conductor/status"
 )
 
 // Explain returns the explanation of a prompt given as tokens, for the client of the view. It
@@ -41,12 +38,6 @@ func (v Inspection) Loss(instance string) (explain.Loss, error) {
 // Lives returns how long blocks of the tenants stay that the client may see, sorted by deployment
 // and medium.
 func (v Inspection) Lives() []explain.MediumLife { return View(v).inspector().Lives() }
-
-// Expectations returns how good the expectations were of each instance of the client's tenants that has had a report, sorted by
-// tenant and instance.
-func (v Inspection) Expectations() []status.Expectations {
-	return slices.DeleteFunc(v.conductor.meter.Expectations(), func(e status.Expectations) bool { return !v.reader.Tenants.Has(e.Tenant) })
-}
 
 // Contexts returns how many blocks each context of the client's tenants has.
 func (v Inspection) Contexts() []explain.ContextBlocks { return View(v).inspector().Contexts() }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -328,14 +327,10 @@ func TestFileDiscovery(t *testing.T) {
 	f(Options{File: filepath.Dir(gone)}, "", defaults, "", filepath.Dir(gone)+": cannot read \""+filepath.Dir(gone)+"\": is a directory")
 }
 
-// validate returns all broken rules of a config that was built in code, those of single settings first.
+// validate returns the broken rules of a config that was built in code. Those of single settings are not among them, as
+// Load checks each when it reads it.
 func validate(c *Config) error {
 	l := newLoader()
-	for _, s := range settings {
-		if _, err := s.kind.parse(s.format(c)); err != nil {
-			l.errs.addProblem(place{}, s.path, "%s", err)
-		}
-	}
 	l.reportComplaints(c.complaints())
 	return l.errs.err()
 }
@@ -344,22 +339,14 @@ func validate(c *Config) error {
 func TestValidateBuiltConfig(t *testing.T) {
 	c := Default()
 	c.Listeners = nil
-	c.Log.Level = "loud"
-	c.Stream.StaleAfter = -time.Second
 	c.Stream.QueueBytesTotal = c.Limits.MaxPayload
-	c.Cluster.Mode = "some"
-	c.Limits.MaxContexts = -1
 	c.Limits.MaxSources = 1
 	one := Source{Registration: registration.Registration{Endpoint: "tcp://h:1", Type: "vLLM", Model: "m", Instance: "a", BlockSize: 16}}
 	same := one
 	same.Tenant = "default"
 	other := Source{Registration: registration.Registration{Endpoint: "h:1", Rank: -1, BlockSize: 16, Type: "x", Model: "m", Instance: "b"}}
 	c.Sources = []Source{one, same, other}
-	want := `log.level: "loud" is none of debug, info, warn, error
-cluster.mode: "some" is none of replicas, shards
-stream.stale_after: -1s is too small; the least is 1ms
-limits.max_contexts: -1 is too small; the least is 0
-listeners: no listener; without one nobody can ask
+	want := `listeners: no listener; without one nobody can ask
 stream.queue_bytes_total: too small to hold two messages of the size allowed by limits.max_payload
 sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
 sources[2].type: must be vLLM, SGLang, Mooncake, Standard or LMCache, got "x"
@@ -367,6 +354,21 @@ sources[2].dp_rank: must not be negative, got -1
 sources[2].endpoint: "h:1" has no scheme: want tcp://host:port or ipc://path
 sources: 3 are more than the 1 allowed by limits.max_sources`
 	if err := validate(&c); err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+// TestLoadChecksSingleSettings holds that a value which parses as its type, but is none that the setting may have, is refused.
+func TestLoadChecksSingleSettings(t *testing.T) {
+	_, err := Load(Options{
+		Env:   []string{"CONDUCTOR_CLUSTER_MODE=some", "CONDUCTOR_LIMITS_MAX_CONTEXTS=-1", "CONDUCTOR_STREAM_STALE_AFTER=-1s"},
+		Flags: flags(t, "--log-level=loud"),
+	})
+	want := `env CONDUCTOR_CLUSTER_MODE: cluster.mode: "some" is none of replicas, shards
+env CONDUCTOR_LIMITS_MAX_CONTEXTS: limits.max_contexts: -1 is too small; the least is 0
+env CONDUCTOR_STREAM_STALE_AFTER: stream.stale_after: -1s is too small; the least is 1ms
+flag --log-level: log.level: "loud" is none of debug, info, warn, error`
+	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}
 }

@@ -113,8 +113,8 @@ func (m Models) Resolve(tenant, name string) string {
 	return name
 }
 
-// ListRegistered returns the registered models of a tenant, sorted.
-func (m Models) ListRegistered(tenant string) []string {
+// listRegistered returns the registered models of a tenant, sorted.
+func (m Models) listRegistered(tenant string) []string {
 	var all []string
 	if m.catalog.shared != nil {
 		all = m.catalog.shared.Models(tenant)
@@ -141,7 +141,7 @@ func (m Models) Unregistered(tenant, name string, blockSize int) string {
 	tenant = cmp.Or(tenant, scope.DefaultTenant)
 	model := m.Resolve(tenant, name)
 	sizes := m.engineSizes(tenant, model)
-	models := m.ListRegistered(tenant)
+	models := m.listRegistered(tenant)
 	several := m.FindByName(tenant, name)
 	switch {
 	case slices.Contains(sizes, blockSize):

@@ -16,22 +16,14 @@ import (
 // delayParts are the quantiles of Expectations.Delay.
 var delayParts = [...]float64{0.5, 0.9, 0.99}
 
-// Expectations returns how good the expectations were of each instance that has had a report, sorted by tenant and
-// instance.
-func (m *Meter) Expectations() []status.Expectations {
-	var all []status.Expectations
-	for _, e := range expectations(m.opts.Catalog) {
-		all = append(all, e.Expectations)
-	}
-	return all
-}
-
 // instanceState is an instance that has had a report, with what series need of it.
 type instanceState struct {
 	status.Expectations
 	state *expect.State
 }
 
+// expectations returns how good the expectations were of each instance that has had a report, sorted by tenant and
+// instance.
 func expectations(c *catalog.Catalog) (all []instanceState) {
 	states := make(map[registration.Key]*expect.State)
 	for d, names := range c.InstanceNames() {

@@ -39,16 +39,6 @@ func NewScanner(data []byte, key *keyfile.Key) (*Scanner, error) {
 	return &Scanner{data: data, off: headerSize, head: head, frame: head.frame(key)}, nil
 }
 
-// EndOf returns a Scanner at the end of what a segment that was made here has now.
-func EndOf(data []byte) *Scanner {
-	s, err := NewScanner(data, nil)
-	if err != nil {
-		panic("BUG: a segment that was made here has no header: " + err.Error())
-	}
-	s.off = len(data)
-	return s
-}
-
 // Grow tells the Scanner the bytes that the segment has now.
 func (s *Scanner) Grow(data []byte) { s.data = data }
 
