@@ -1,6 +1,6 @@
 // Package bounds limits what clients take of this server, and shares it between them.
 //
-//	Slots  how many at once    Enter --> Leave       queries, lists, dumps, replays, watches
+//	Slots   how many at once    Enter --> Leave       queries, lists, dumps, replays, watches
 //	Bytes   how much memory     Reserve --> Release   bodies and answers in flight
 //	Rates   how much a second   Spend                 requests, bytes, changes, wrong credentials, lines of the log
 //

@@ -8,7 +8,7 @@ import (
 // Slots bounds how many users are inside at once. A user that gets no slot waits:
 //
 //	Enter --a slot is free--> inside --Leave--> the slot goes on, by shares
-//	  |                          ^
+//	  |                         ^
 //	  +--> waiting --a slot-----+
 //
 // A free slot goes to the flow that has the fewest slots for its weight. Of equal ones it goes

@@ -58,9 +58,9 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestOnePlace holds that a flow that asks now and then waits for one user of a busy flow at
+// TestOneSlot holds that a flow that asks now and then waits for one user of a busy flow at
 // most, though there is one slot.
-func TestOnePlace(t *testing.T) {
+func TestOneSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewSlots(1, 0)
 		ctx, stop := context.WithCancel(t.Context())

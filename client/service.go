@@ -17,13 +17,14 @@ func (c *Client) Services(ctx context.Context) ([]Service, error) {
 
 // Service is one source of GET /services.
 type Service struct {
-	// Empty for clients that may not see endpoints, as ReplayEndpoint and SnapshotEndpoint.
+	// Where the publisher sends its events; empty for clients that may not see endpoints, as
+	// ReplayEndpoint and SnapshotEndpoint.
 	Endpoint string
-	// Empty without one.
+	// Where the publisher replays batches that were missed; empty if it does not.
 	ReplayEndpoint string
-	// Absent without one.
+	// Where the engine gives its whole cache state away; absent if it does not.
 	SnapshotEndpoint string
-	// What publishes.
+	// Kind of the publisher.
 	Type string
 	// Name of the model.
 	ModelName string
@@ -44,19 +45,24 @@ type Service struct {
 	Serves []string
 	// Further names of the model in queries; absent without any.
 	Aliases []string
-	// Absent where it is stream.copies.
+	// Whether a block that is stored twice leaves after as many removals as stores (`count`) or at the
+	// first removal (`set`); absent if the setting stream.copies decides.
 	Copies string
-	// As registered.
+	// What it means if the engine stores a block that is on its device already: a reuse (`full`) or a
+	// further copy (`incremental`); absent if the registration does not say.
 	Reports string
-	// Absent for count.
+	// Whether copies of the KV Cache Runner are left out (`drop`); absent if they count next to the
+	// engine's own.
 	Owned string
-	// Absent for all.
+	// What an AllBlocksCleared of the engine clears, if only its device (`device`); absent if it clears
+	// all tiers.
 	Clear string
 	// Tenants besides TenantID that events of the source may name; absent for none.
 	MayAnnounce []string
 	// How the engine computes the hashes that name its blocks; absent where that is not known.
 	HashProfile *HashProfile
-	// Where it is not that of Type.
+	// What the publisher numbers: the batches of this source (`own`) or those of all its topics together
+	// (`shared`); absent if it is what Type usually does.
 	Sequence string
 	// The engine publishes no events; absent for one that does.
 	Events string

@@ -210,7 +210,7 @@ type Store struct {
 	// whether the store is a cluster; set it for Valkey Cluster, Redis Cluster and their managed kinds
 	Cluster bool `yaml:"cluster"`
 
-	// name of this fleet in the store; give two fleets in one store different names
+	// name of this group of replicas in the store; give two groups in one store different names
 	Name string `yaml:"name" kind:"filled" default:"default"`
 
 	// file of the store's password, read for each connection; empty uses the one in store.url
@@ -348,7 +348,7 @@ type Limits struct {
 	// forge hashes; 0 is no bound
 	MaxTokenID int `yaml:"max_token_id" flag:"max-token-id" reload:"yes"`
 
-	// time that a query may wait for a place before it is refused with 503; raise it if your routers would rather
+	// time that a query may wait for a slot before it is refused with 503; raise it if your routers would rather
 	// wait than go without
 	//
 	// Default: longer than a burst; after that a router does better without an answer

@@ -10,7 +10,7 @@ const (
 type Folder struct {
 	rowset *RowSet    // of this fold
 	state  []rowState // of instances that are hits, in the order they were found
-	slots  []int32    // position in the rowset -> index into state plus one; zeros between folds
+	slots  []int32    // position in the RowSet -> index into state plus one; zeros between folds
 	others rowState   // of every instance that is no hit: what pools that serve all hold
 	names  []string   // names of Other media seen in this fold
 
@@ -58,7 +58,7 @@ func (f *Folder) addSoon(b *Soon) {
 // shorter one.
 func (f *Folder) PrefixOfOthers() int { return int(f.others.longest) }
 
-// RowOfOther returns the row of the instance at a position of the rowset, which is no hit.
+// RowOfOther returns the row of the instance at a position of the RowSet, which is no hit.
 // Rows of equal ranks share their numbers.
 func (f *Folder) RowOfOther(at int) Row {
 	zero := f.rowset.zeros[at]

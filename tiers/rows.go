@@ -5,7 +5,7 @@ import "slices"
 // rowState is the working state of one row. Spans are added by ascending begin, so a span
 // that begins behind the prefix never becomes a part of it.
 type rowState struct {
-	at      int32  // position in the rowset
+	at      int32  // position in the RowSet
 	longest uint32 // the prefix so far
 	media   [Other]counted
 	further []furtherMedium

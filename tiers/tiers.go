@@ -179,7 +179,7 @@ type Row struct {
 
 // Hit is the row of an instance that holds something, or that a pool bound to it does.
 type Hit struct {
-	At int32 // position in the rowset
+	At int32 // position in the RowSet
 	Row
 }
 

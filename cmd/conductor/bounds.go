@@ -65,7 +65,7 @@ func connectionBounds(limits config.Limits) (most, perAddress int) {
 }
 
 // queriesPerProcessor is how many queries are worked on at once for each processor. In
-// its place a query waits for nothing but a processor, so that more of them only share
+// its slot a query waits for nothing but a processor, so that more of them only share
 // it; several, because a short one shall pass those of a million tokens.
 const queriesPerProcessor = 4
 

@@ -120,7 +120,7 @@ func TestUnreadAnswers(t *testing.T) {
 	if grown := resident(t, p) - before; grown > 700<<20 && !payload.PoisonsReleased {
 		t.Errorf("60 unread answers took %d MiB", grown>>20)
 	}
-	eventually(t, "a small query is refused", func() (string, bool) { // the batches take all places while they are made
+	eventually(t, "a small query is refused", func() (string, bool) { // the batches take all slots while they are made
 		resp, err := http.Post(p.url+"/query", "application/json",
 			strings.NewReader(`{"model":"m","block_size":16,"token_ids":[1,2,3],"top":1}`))
 		must.Succeed(t, err)

@@ -39,8 +39,8 @@ func clusterCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "List the shards of a fleet and the replicas that serve them",
-		Long: `Lists the shards of a fleet whose replicas share a store and divide the models among them
+		Short: "List the shards of a group and the replicas that serve them",
+		Long: `Lists the shards of a group, whose replicas share a store and divide the models among them
 (cluster.mode: shards): who owns each, and how far every replica has come with it. It needs
 the role admin.`,
 		Example: "  conductor cluster\n" +

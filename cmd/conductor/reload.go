@@ -46,7 +46,7 @@ type reloader struct {
 	folder    *folder // nil without discovery.sources_dir
 	entry     *gate
 	listeners *server.Servers
-	places    *server.Admission
+	slots     *server.Admission
 	budget    *server.Budget
 	timing    *telemetry.Watch
 	watches   *rpc.Watches
@@ -210,7 +210,7 @@ func keysOf(all []config.Source) (keys []string) {
 // applyLiveSettings takes over the settings whose tag is reload, but those of the Conductor. Nothing here can fail.
 func (r *reloader) applyLiveSettings(c *config.Config) {
 	setLevel(c.Log.Level)
-	r.places.SetBound(maxQueries(), c.Limits.QueryWait)
+	r.slots.SetBound(maxQueries(), c.Limits.QueryWait)
 	r.listeners.Connections.SetBounds(connectionBounds(c.Limits))
 	r.budget.SetBound(requestBytes(c.Limits))
 	r.timing.SetSlow(c.Log.SlowQuery)

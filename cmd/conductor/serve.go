@@ -162,7 +162,7 @@ type serving struct {
 	targets   *discovery.Manager
 	keeper    *file.Keeper
 	replicas  *replicas
-	places    *server.Admission
+	slots     *server.Admission
 	budget    *server.Budget
 	hub       *watch.Hub
 	dynamo    *dynamo.Dialect
@@ -298,12 +298,12 @@ func (s *serving) wireRooms() (err error) {
 	}
 
 	// What limits requests, and what operators see of them.
-	s.places, s.budget = newAdmission(cfg.Limits), requestBudget(cfg.Limits)
+	s.slots, s.budget = newAdmission(cfg.Limits), requestBudget(cfg.Limits)
 	s.hub = watch.New(watching(s))
 	s.opened = append(s.opened, s.hub.Close)
 	s.calls, s.watches = rpc.NewMetrics(s.timing), rpc.NewWatches(fixed.Watches)
 	s.dynamo = dynamo.New(dynamo.Config{
-		Conductor: s.conductor, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: s.places,
+		Conductor: s.conductor, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: s.slots,
 		Replica: s.peers, ReopenLogs: s.accessLog.Reopen, Log: s.log,
 	})
 
@@ -315,7 +315,7 @@ func (s *serving) wireRooms() (err error) {
 	}
 	s.reloads = newReloader(&reloader{
 		load: s.load, settings: s.settings, conductor: s.conductor, sources: s.sources, folder: s.folder, entry: s.entry,
-		listeners: s.listeners, places: s.places, budget: s.budget, timing: s.timing, watches: s.watches, allowed: s.allowed, log: s.log,
+		listeners: s.listeners, slots: s.slots, budget: s.budget, timing: s.timing, watches: s.watches, allowed: s.allowed, log: s.log,
 	})
 	s.registerMetrics()
 	s.wireListeners()
@@ -328,7 +328,7 @@ func (s *serving) registerMetrics() {
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(),
 		memory.Collector{Meter: c.Meter()}, unclaimedMessages(s.sockets), accessLogLosses(s.accessLog),
 		c.Meter(), c.Meter().ExpectedCollector(), c.Meter().AgesCollector(), c.FeedbackTable(), s.targets,
-		s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.places, s.budget,
+		s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.slots, s.budget,
 		&s.listeners.Connections, s.timing, s.calls, s.watches)
 	s.metrics.MustRegister(s.replicas.collectors()...)
 	if s.folder != nil {
@@ -345,7 +345,7 @@ func (s *serving) wireListeners() {
 	opts := admin.Options{
 		Dialect: conductorhttp.Options{
 			Discovery: s.targets, Registry: s.replicas.registry, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
-			Admission: s.places, Version: version,
+			Admission: s.slots, Version: version,
 		},
 		Reload: s.reloads.Reload, Settings: settingsOf(s.loaded.File, s.settings), Watch: s.hub, Again: s.entry.Again,
 		Cluster: s.replicas.shards, Snapshots: new(peer.Spool), OpenAPI: kvconductor.OpenAPI, Gatherer: s.metrics, Log: s.log,
@@ -362,7 +362,7 @@ func (s *serving) wireListeners() {
 	}
 	called := rpc.Options{
 		Conductor: c, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Idle: cfg.Limits.IdleTimeout,
-		Admission: s.places, Budget: s.budget, Watches: s.watches, Guard: s.entry.Guard, TLS: s.listeners.TLS,
+		Admission: s.slots, Budget: s.budget, Watches: s.watches, Guard: s.entry.Guard, TLS: s.listeners.TLS,
 		Ready: func() bool { return c.Ready().Ready && !s.listeners.Draining() }, Metrics: s.calls, Log: s.log,
 	}
 	s.carried = grpcServer(c, cfg, called)

@@ -23,7 +23,7 @@ func watching(s *serving) watch.Config {
 		Snapshots: func() watch.Snapshots { return snapshotsOf(s.snapshots != nil, s.keeper.Status(), time.Now()) },
 		Replicas:  func() []watch.Replica { return replicasOf(s.peers.Peers(), s.peers.Drift()) },
 		Targets:   func() []watch.Target { return targetsOf(s.targets.List()) },
-		Refused:   func() uint64 { return s.places.Stats().Refused + s.budget.Refused() + s.entry.Limited() },
+		Refused:   func() uint64 { return s.slots.Stats().Refused + s.budget.Refused() + s.entry.Limited() },
 	}
 	if members := s.replicas.members; members != nil {
 		out.Store = func() *watch.Store { return storeOf(members) }

@@ -74,10 +74,10 @@ func (d *Dialect) dump(g *gin.Context) {
 // Bounds of dumps.
 const (
 	maxDumps    = 4
-	dumpWait    = 10 * time.Second // for a place: a peer asks another server sooner than it gives up
+	dumpWait    = 10 * time.Second // for a slot: a peer asks another server sooner than it gives up
 	slowestRead = 30 * time.Second // that a client may take for a part before the dump is given up
 	// leastRate is how fast a client must take a dump after slowestRead, in bytes a second: a
-	// client that trickles holds a place and a copy of the index.
+	// client that trickles holds a slot and a copy of the index.
 	leastRate = 256 << 10
 )
 

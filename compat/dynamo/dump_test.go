@@ -201,19 +201,19 @@ func TestDumpsAreBounded(t *testing.T) {
 		}
 		must.Succeed(t, s.dialect.dumps.Enter(t.Context(), bounds.Flow{Name: "0"}))
 		if rec := s.send("GET", "/dump", ""); rec.Code != 503 || rec.Header().Get("Retry-After") == "" {
-			t.Errorf("a dump without a place: %d", rec.Code)
+			t.Errorf("a dump without a slot: %d", rec.Code)
 		}
 	})
 }
 
-// TestDumpsLeaveAPlace lets one client take all the dumps that it can. Another gets one.
-func TestDumpsLeaveAPlace(t *testing.T) {
+// TestDumpsLeaveASlot lets one client take all the dumps that it can. Another gets one.
+func TestDumpsLeaveASlot(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		for range maxDumps - 1 {
 			must.Succeed(t, s.dialect.dumps.Enter(t.Context(), bounds.Flow{Name: "greedy"}))
 		}
 		if err := s.dialect.dumps.Enter(t.Context(), bounds.Flow{Name: "greedy"}); err == nil {
-			t.Error("one client has all places")
+			t.Error("one client has all slots")
 		}
 		if code := s.send("GET", "/dump", "").Code; code != 200 {
 			t.Errorf("another client: %d", code)

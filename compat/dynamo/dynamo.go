@@ -66,7 +66,7 @@ type Dialect struct {
 	conductor *conductor.Conductor
 	replica   *peer.Peers
 	metrics   requestMetrics
-	dumps     *server.Admission // one place is never that of a client that has all others
+	dumps     *server.Admission // one slot is never that of a client that has all others
 }
 
 // New returns a Dialect. It starts nothing.

@@ -48,7 +48,7 @@ func newServerOn(t testing.TB, cfg Config, n *streamtest.Network, gate <-chan st
 	})
 	t.Cleanup(c.Close)
 	cfg.Conductor, cfg.Log = c, zerolog.Nop()
-	cfg.Admission = server.NewAdmission(1, time.Minute) // one, so that a place that is not given back shows
+	cfg.Admission = server.NewAdmission(1, time.Minute) // one, so that a slot that is not given back shows
 	if cfg.MaxTokens == 0 {
 		cfg.MaxTokens = 1 << 21
 	}

@@ -81,7 +81,7 @@ func (r *exchange) fill(limit int64) error {
 	return &rejection{statusBadRequest, failed + errors.Unwrap(err).Error()}
 }
 
-// queryBody lets a handler write the answer of a query to in.Out within a place.
+// queryBody lets a handler write the answer of a query to in.Out within a slot.
 func (d *Dialect) queryBody(handle func(*exchange) error) gin.HandlerFunc {
 	return d.body(maxQuery, func(r *exchange) error {
 		err := d.cfg.Admission.Do(r.gin, func() error { return handle(r) })

@@ -28,7 +28,7 @@ var msgpackType, jsonType = body.Msgpack.ContentType(), body.JSON.ContentType()
 type testServer struct {
 	t                   testing.TB
 	conductor           *conductor.Conductor
-	places              *server.Admission
+	slots               *server.Admission
 	alone, plain, mixed *gin.Engine // in msgpack, in JSON, next to the published one
 	network             *streamtest.Network
 }
@@ -40,16 +40,16 @@ func newServer(t testing.TB) *testServer {
 		HashSeed: 1337, MaxSources: 8, MaxOrphans: 1 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: n},
 	})
 	t.Cleanup(c.Close)
-	places := server.NewAdmission(1, time.Minute) // one, so that a place that is not given back shows
-	cfg := Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test"}
+	slots := server.NewAdmission(1, time.Minute) // one, so that a slot that is not given back shows
+	cfg := Config{Conductor: c, MaxBody: 1 << 14, MaxTokens: 64, Admission: slots, Version: "test"}
 	j := New(cfg)
 	cfg.Codec = body.Msgpack
 	d := New(cfg)
 	opts := admin.Options{
-		Dialect:  conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test"},
+		Dialect:  conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Admission: slots, Version: "test"},
 		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
 	}
-	s := &testServer{t: t, conductor: c, places: places, alone: admin.New(c, opts), plain: admin.New(c, opts), network: n}
+	s := &testServer{t: t, conductor: c, slots: slots, alone: admin.New(c, opts), plain: admin.New(c, opts), network: n}
 	s.mixed = admin.New(c, opts)
 	server.Dialects{d}.MountRoot(s.alone)
 	server.Dialects{j}.MountRoot(s.plain)

@@ -78,10 +78,10 @@ func TestNegotiateDialectAndCodec(t *testing.T) {
 	})
 }
 
-// TestErrorsAreTranscoded meets a server without places and a body that is too large.
+// TestErrorsAreTranscoded meets a server without slots and a body that is too large.
 func TestErrorsAreTranscoded(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {
-		must.Succeed(t, s.places.Enter(t.Context(), bounds.Flow{}))
+		must.Succeed(t, s.slots.Enter(t.Context(), bounds.Flow{}))
 		f := func(body string, status int, reason string) *httptest.ResponseRecorder {
 			t.Helper()
 			rec := send(s.mixed, "POST", "/query", []byte(body), "Accept", msgpackType)
@@ -95,7 +95,7 @@ func TestErrorsAreTranscoded(t *testing.T) {
 			t.Error("503 without Retry-After")
 		}
 		f(strings.Repeat(" ", 1<<15), 413, "too_large")
-		s.places.Leave(bounds.Flow{})
+		s.slots.Leave(bounds.Flow{})
 	})
 }
 

@@ -105,7 +105,7 @@ func (d *handlers) body(of body.Shape, handle func(*gin.Context, fields, *body.E
 	})
 }
 
-// queryBody is body for a query, which is answered within a place.
+// queryBody is body for a query, which is answered within a slot.
 func (d *handlers) queryBody(p promptField) server.Handler {
 	return d.exchange(func(g *gin.Context, r *body.Request) error {
 		expected, ok := server.Flag(g, "expected") // ours, so not in the body: bodies are strict

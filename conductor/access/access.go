@@ -82,7 +82,7 @@ type Client struct {
 	Name    string
 	Roles   Roles
 	Tenants scope.Tenants
-	// Weight is how many shares of the places for queries the client has, 0 for one.
+	// Weight is how many shares of the slots for queries the client has, 0 for one.
 	Weight int
 }
 

@@ -103,7 +103,7 @@ func guarded(p Policy) http.Handler {
 }
 
 // TestFlows asks as several clients. Those of one tenant are one flow from wherever they ask, and no
-// two tenants are: the queue of queries (server.Admission) shares its places between flows.
+// two tenants are: the queue of queries (server.Admission) shares its slots between flows.
 func TestFlows(t *testing.T) {
 	var text strings.Builder
 	for name, tenants := range map[string]string{"a": "x", "a2": "x", "b": "y", "router": "x, y"} {

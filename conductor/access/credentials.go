@@ -24,7 +24,7 @@ import (
 //	    sha256: 64 hexadecimal digits, the SHA-256 of the token
 //	    roles: [query]
 //	    tenants: [acme]
-//	    weight: 2 # optional; shares of the places for queries
+//	    weight: 2 # optional; shares of the slots for queries
 //	certificates:
 //	  - name: engines
 //	    subject: engines.acme.example
@@ -84,7 +84,7 @@ func readCredentials(r io.Reader) (*Credentials, error) {
 		if err == nil && len(c.Tenants) == 1 {
 			other, known := weights[c.Tenants[0]]
 			if weights[c.Tenants[0]] = c.Weight; known && other != c.Weight {
-				err = fmt.Errorf("weight: %d, and %d in another entry of tenant %q: its clients share places", c.Weight, other,
+				err = fmt.Errorf("weight: %d, and %d in another entry of tenant %q: its clients share slots", c.Weight, other,
 					c.Tenants[0])
 			}
 		}

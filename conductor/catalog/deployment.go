@@ -30,7 +30,7 @@ type Deployment struct {
 	Index  *index.Index
 	Names  *names.Table // adapters and salts
 
-	mu        *sync.RWMutex               // that of the Catalog, which guards
+	mu        *sync.RWMutex               // Catalog.mu; it guards the five fields below
 	refs      int                         // sources registered here plus namespaces
 	instances map[string]*seenInstance    // every instance ever seen here
 	pooled    map[*Member]bool            // pools registered here

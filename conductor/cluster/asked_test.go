@@ -101,6 +101,6 @@ func TestWantedKeepsWhatIsThere(t *testing.T) {
 		t.Error("a pool is not wanted")
 	}
 	if err := shards.Serves(scope.Shard{Model: "m"}); err == nil {
-		t.Error("a replica answers before it knows the fleet")
+		t.Error("a replica answers before it knows its group")
 	}
 }

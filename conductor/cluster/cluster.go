@@ -80,7 +80,7 @@ type Cluster struct {
 	due    uint64          // of them, those that were due; owned by Step
 	rates  rates           // owned by Step
 	differ map[string]bool // replicas with other settings, by id; owned by Step
-	places chan struct{}   // of shards that are brought
+	slots  chan struct{}   // of shards that are brought
 	work   sync.WaitGroup  // shards that are brought
 
 	chart     atomic.Pointer[chart]
@@ -129,7 +129,7 @@ func New(cfg Config) *Cluster {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	c := &Cluster{cfg: cfg, places: make(chan struct{}, bringing), held: make(map[scope.Shard]*heldShard)}
+	c := &Cluster{cfg: cfg, slots: make(chan struct{}, bringing), held: make(map[scope.Shard]*heldShard)}
 	c.chart.Store(&chart{})
 	c.prepareBeat(nil)
 	cfg.Group.AddFacts(factName, func() json.RawMessage { return *c.facts.Load() })

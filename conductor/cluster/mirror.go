@@ -501,11 +501,11 @@ func appendBin(dst []byte, size int) []byte {
 
 // Others returns the other replicas of a group, as of the last beat. A process that was here before
 // this one may still have its lease, and so may one whose successor beats already.
-func Others(f *membership.Group) (all []conductor.ReplicaAddress) {
-	st := f.Status()
+func Others(g *membership.Group) (all []conductor.ReplicaAddress) {
+	st := g.Status()
 	seen := []string{""}
 	for _, r := range st.Replicas {
-		if r.ID == f.ID() {
+		if r.ID == g.ID() {
 			seen = append(seen, r.URL)
 		}
 	}

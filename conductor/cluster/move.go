@@ -146,8 +146,8 @@ func (r *Row) replicasServing(urls map[string]string) (from []string, best int) 
 // bringShard takes over the blocks of a shard from one of some replicas. After that its sources are followed.
 func (c *Cluster) bringShard(ctx context.Context, row *Row, from []string, h *heldShard) {
 	select {
-	case c.places <- struct{}{}:
-		defer func() { <-c.places }()
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
 	case <-ctx.Done():
 		return
 	}

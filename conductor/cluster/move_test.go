@@ -37,7 +37,7 @@ type member struct {
 	shards    *Cluster
 }
 
-// sharing is a fleet whose replicas share a store and its shards. Their clock for shards stands
+// sharing is a group whose replicas share a store and its shards. Their clock for shards stands
 // still until the test moves it.
 type sharing struct {
 	t       *testing.T

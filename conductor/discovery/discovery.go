@@ -80,11 +80,11 @@ type Options struct {
 
 // Manager follows targets.
 type Manager struct {
-	opts   Options
-	places chan struct{}
-	ctx    context.Context
-	stop   context.CancelFunc
-	tasks  sync.WaitGroup
+	opts  Options
+	slots chan struct{}
+	ctx   context.Context
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
 
 	revision atomic.Uint64 // see Revision
 
@@ -148,7 +148,7 @@ func New(o Options) *Manager {
 		o.Resolve = resolveHost
 	}
 	m := &Manager{
-		opts: o, places: make(chan struct{}, workers),
+		opts: o, slots: make(chan struct{}, workers),
 		targets: make(map[registration.Key]*target), asked: make(map[string]uint64), ending: make(map[registration.Key]chan struct{}),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())

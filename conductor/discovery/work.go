@@ -77,8 +77,8 @@ func (m *Manager) updateTarget(t *target) {
 		}
 	}
 	select {
-	case m.places <- struct{}{}:
-		defer func() { <-m.places }()
+	case m.slots <- struct{}{}:
+		defer func() { <-m.slots }()
 	case <-t.ctx.Done():
 		return
 	}

@@ -30,8 +30,8 @@ type UnclaimedTopic struct {
 	Advice string
 }
 
-// UnclaimedTopics returns what lets sources claim the strays of the last ten minutes, the latest first, at most 32. It changes
-// the order of strays.
+// UnclaimedTopics returns what lets sources claim the strays of the last ten minutes, the latest first, at most 32. It sorts
+// strays and drops old ones.
 func UnclaimedTopics(strays []zmq.Stray, now time.Time) (all []UnclaimedTopic) {
 	strays = slices.DeleteFunc(strays, func(s zmq.Stray) bool { return now.Sub(s.At) >= ingest.UnclaimedAge })
 	slices.SortFunc(strays, func(a, b zmq.Stray) int {

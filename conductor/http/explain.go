@@ -34,7 +34,7 @@ type RecentQueries interface {
 }
 
 // ExplainHandler returns a handler of bodies like those of /query whose prompt may be a recent query, or a prefix that
-// recent queries begin with, in place of tokens. explain answers within a place of the Admission; warnings are those
+// recent queries begin with, in place of tokens. explain answers within a slot of the Admission; warnings are those
 // about unknown fields. A nil recent has no queries.
 func ExplainHandler(c *conductor.Conductor, opts Options, recent RecentQueries,
 	explain func(v conductor.View, q *match.Query, warnings []string) (any, error)) gin.HandlerFunc {

@@ -1,11 +1,11 @@
 // Package http serves the Conductor dialect, which routers and engines use: JSON over HTTP, as Mooncake
 // Conductor's published page describes it, with additive fields of our own.
 //
-//	query, report --> exchange: body, place, fields --> conductor.View --> answer written within the place
+//	query, report --> exchange: body, slot, fields --> conductor.View --> answer written within the slot
 //	registration  --> body --> fields --> conductor.View --> conductor/reply --> status and body
 //
 // A handler reads its fields (fields.go), makes one call on conductor.View and returns a value or an error. Queries are
-// answered within a place of the Admission, which is free again before the answer is sent. What operators and other
+// answered within a slot of the Admission, which is free again before the answer is sent. What operators and other
 // replicas use is conductor/admin.
 //
 // Concurrency: handlers keep no state between requests but pools of buffers. A query costs a fixed number of allocations,

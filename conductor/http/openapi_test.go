@@ -36,7 +36,7 @@ import (
 type server struct {
 	t      *testing.T
 	engine *gin.Engine
-	places *conductorserver.Admission
+	slots  *conductorserver.Admission
 	hub    *watch.Hub
 	doc    *apitest.Document
 }
@@ -75,7 +75,7 @@ func newServerAt(t *testing.T, now func() time.Time, change ...func(*conductor.C
 	}
 	engine := admin.New(c, opts)
 	conductorhttp.Mount(engine, c, opts.Dialect)
-	return &server{t: t, engine: engine, places: admission, hub: hub, doc: apitest.Load(t)}
+	return &server{t: t, engine: engine, slots: admission, hub: hub, doc: apitest.Load(t)}
 }
 
 // do makes a request and holds the answer against the document.
@@ -158,12 +158,12 @@ func TestAnswersFitTheDocument(t *testing.T) {
 			t.Errorf("%s in another coding: %d %s", path, rec.Code, rec.Body)
 		}
 	}
-	must.Succeed(t, s.places.Enter(t.Context(), bounds.Flow{}))
+	must.Succeed(t, s.slots.Enter(t.Context(), bounds.Flow{}))
 	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 503)
 	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":[1]}`, 503)
 	f("POST", "/admin/explain", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 503)
 	f("GET", "/ready", "", 200)
-	s.places.Leave(bounds.Flow{})
+	s.slots.Leave(bounds.Flow{})
 	f("POST", "/routed", `{"model":"m","block_size":16,"token_ids":[9,9],"instance_id":"a"}`, 200)
 	f("GET", "/services", "", 200)
 	f("GET", "/services?fleet=1", "", 404)

@@ -55,7 +55,7 @@ func (a *api) readHashes(f *fields, r *body.Request) given {
 type promptReader func(*fields, *body.Request) given
 
 // queryHandler returns the handler of a query with a body of a shape. answer writes the answer
-// within a place.
+// within a slot.
 func (a *api) queryHandler(s body.Shape, answer func(*fields, *body.Request) error) server.Handler {
 	return func(g *gin.Context, codec body.Codec) { a.answerWithin(g, body.JSON, codec, s, answer) }
 }

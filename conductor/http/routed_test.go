@@ -135,9 +135,9 @@ func TestRoutedRequests(t *testing.T) {
 	if rec := s.send("POST", "/routed", "{}", "br"); rec.Code != 415 {
 		t.Errorf("another coding: %d", rec.Code)
 	}
-	must.Succeed(t, s.places.Enter(t.Context(), bounds.Flow{}))
+	must.Succeed(t, s.slots.Enter(t.Context(), bounds.Flow{}))
 	f("POST", "/routed", `{"ttl":1`+rest, 503, `"reason":"busy"`)
-	s.places.Leave(bounds.Flow{})
+	s.slots.Leave(bounds.Flow{})
 	f("POST", "/routed", `{"request_id":"a b/c?"`+rest, 200, "")
 	req := httptest.NewRequest("DELETE", "/routed/a%20b%2Fc%3F", nil)
 	rec := httptest.NewRecorder()

@@ -16,8 +16,8 @@ import (
 	"example.com/conductor/conductor/reply"
 )
 
-// elsewhere is an answer that lacks what other replicas say. It is an error, so that the place of the request
-// is given back before they are asked: replicas that hold places while they wait for each other's
+// elsewhere is an answer that lacks what other replicas say. It is an error, so that the slot of the request
+// is given back before they are asked: replicas that hold slots while they wait for each other's
 // would wait for ever.
 type elsewhere interface {
 	error

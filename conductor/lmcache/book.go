@@ -18,9 +18,9 @@ type chunk struct {
 	whole  int // copies with all shards
 	length int // tokens, 0 if not known
 	// What a shard said, kept until all are there.
-	tokens   []uint32
-	parent   string
-	attached bool // the parent is known
+	tokens      []uint32
+	parent      string
+	parentKnown bool // the parent is known
 }
 
 // chunkCopy is the shards of a chunk on one backend. A chunk that was stored for another world is other
@@ -52,7 +52,7 @@ func (b *book) lackingBlocks(c *chunk) int {
 
 // storeObject enters an object that was stored. appears says that the object made its chunk whole. fits is false if the book
 // has no room, and then nothing has changed.
-func (b *book) storeObject(at chunkID, backend string, e *Entry, parent string, attached bool) (c *chunk, appears, fits bool) {
+func (b *book) storeObject(at chunkID, backend string, e *Entry, parent string, parentKnown bool) (c *chunk, appears, fits bool) {
 	if b.bytes > b.limit {
 		return nil, false, false
 	}
@@ -64,9 +64,9 @@ func (b *book) storeObject(at chunkID, backend string, e *Entry, parent string, 
 		b.bytes += chunkBytes + int64(len(at.hash)+len(at.salt))
 	}
 	b.lacking -= b.lackingBlocks(c)
-	if c.whole == 0 && len(e.Tokens) > 0 && (c.tokens == nil || attached && !c.attached) {
+	if c.whole == 0 && len(e.Tokens) > 0 && (c.tokens == nil || parentKnown && !c.parentKnown) {
 		b.bytes += 4 * int64(len(e.Tokens)-len(c.tokens))
-		c.tokens, c.parent, c.attached, c.length = e.Tokens, parent, attached, len(e.Tokens)
+		c.tokens, c.parent, c.parentKnown, c.length = e.Tokens, parent, parentKnown, len(e.Tokens)
 	}
 	p := c.copyOn(backend, e.World)
 	if p == nil {

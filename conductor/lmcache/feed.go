@@ -12,7 +12,7 @@ import (
 
 // Reasons why a feed does not know all that its emitter holds.
 const (
-	Unknown = "history_unknown"   // batches before the first that came, or the content of a shared storage
+	unknown = "history_unknown"   // batches before the first that came, or the content of a shared storage
 	Gap     = "gap_unrecoverable" // batches in between
 )
 
@@ -56,7 +56,7 @@ type Feed struct {
 // NewFeed returns the feed of a source whose blocks have blockSize tokens. limit bounds the bytes for
 // its chunks.
 func NewFeed(emitter, model string, to Receiver, limit int64, blockSize int) *Feed {
-	f := &Feed{Emitter: emitter, Model: model, To: to, book: newBook(limit, blockSize), lost: Unknown, sent: make(map[string]bool)}
+	f := &Feed{Emitter: emitter, Model: model, To: to, book: newBook(limit, blockSize), lost: unknown, sent: make(map[string]bool)}
 	f.enc = msgpack.NewEncoder(&f.events)
 	f.enc.UseCompactInts(true)
 	return f
@@ -72,7 +72,7 @@ func (f *Feed) shared() bool {
 func (f *Feed) beginBatch(b *Batch, a admission, p *attachments) {
 	if f.To.Renew() {
 		f.book.clearTier("", p.removeChunk)
-		f.lost, f.told = Unknown, false
+		f.lost, f.told = unknown, false
 	}
 	switch {
 	case f.shared():
@@ -107,8 +107,8 @@ func (f *Feed) setLost(reason string) {
 }
 
 // applyEntry applies one entry of a batch to the book, and adds the events that follow from it. parent is the parent of the
-// chunk, and attached says that it is known.
-func (f *Feed) applyEntry(b *Batch, e *Entry, parent string, attached bool, p *attachments) {
+// chunk, and parentKnown says that it is known.
+func (f *Feed) applyEntry(b *Batch, e *Entry, parent string, parentKnown bool, p *attachments) {
 	if e.Group != 0 {
 		f.To.Drop(dropGroup, 1)
 		return
@@ -125,13 +125,13 @@ func (f *Feed) applyEntry(b *Batch, e *Entry, parent string, attached bool, p *a
 		}
 		return
 	}
-	c, appears, fits := f.book.storeObject(at, b.Backend, e, parent, attached)
+	c, appears, fits := f.book.storeObject(at, b.Backend, e, parent, parentKnown)
 	switch {
 	case !fits:
 		f.To.Drop(dropBudget, 1)
 	case appears:
 		w := waiter{feed: f, at: at, backend: b.Backend, parent: c.parent, tokens: c.tokens}
-		known := c.attached && len(c.tokens) > 0
+		known := c.parentKnown && len(c.tokens) > 0
 		f.addStored(&w, known, p, b.Time)
 		f.book.releaseTokens(c)
 		p.addChunk(w, known)

@@ -147,16 +147,16 @@ func (h *Hub) readBatch(b *Batch, now time.Time) (outcome Outcome, unclaimed int
 		}
 		c := h.chainsOf(e.Model)
 		var parent string
-		var attached bool
+		var parentKnown bool
 		if b.Type == Store && len(e.Tokens) > 0 {
-			parent, attached = c.findParent(e, before, &trials)
+			parent, parentKnown = c.findParent(e, before, &trials)
 		}
 		before = e
 		for _, f := range feeds {
 			if b.Shared {
 				f.sent[b.Instance] = true
 			}
-			f.applyEntry(b, e, parent, attached, c.attachments)
+			f.applyEntry(b, e, parent, parentKnown, c.attachments)
 			touched[f] = true
 		}
 		c.attachments.announceAgain(b.Time, touched)

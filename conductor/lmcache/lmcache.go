@@ -150,7 +150,7 @@ func Parse(raw []byte) (b Batch, bad []*Fault, err *Fault) {
 			return b, nil, newFault(f.field, "missing", "is required")
 		}
 	}
-	attached := *w.Type == Store || *w.Type == Delete
+	hasEntries := *w.Type == Store || *w.Type == Delete
 	switch {
 	case *w.Instance == "" || len(*w.Instance) > maxName:
 		err = newFault("instance_id", "out_of_range", "must have 1 to %d bytes", maxName)
@@ -158,11 +158,11 @@ func Parse(raw []byte) (b Batch, bad []*Fault, err *Fault) {
 		err = newFault("incarnation", "out_of_range", "must not be negative, got %d", *w.Incarnation)
 	case *w.Seq < 1:
 		err = newFault("seq", "out_of_range", "must be at least 1, got %d", *w.Seq)
-	case !attached && *w.Type != Access && *w.Type != Config:
+	case !hasEntries && *w.Type != Access && *w.Type != Config:
 		err = newFault("event_type", "invalid_value", "must be store, delete, access or config, got %.32q", string(*w.Type))
 	case *w.Tier != host && *w.Tier != storage:
 		err = newFault("tier", "invalid_value", "must be l1 or l2, got %.32q", *w.Tier)
-	case attached && w.Backend == "" || len(w.Backend) > maxName:
+	case hasEntries && w.Backend == "" || len(w.Backend) > maxName:
 		err = newFault("backend", "out_of_range", "must have 1 to %d bytes", maxName)
 	}
 	if err != nil {
@@ -172,7 +172,7 @@ func Parse(raw []byte) (b Batch, bad []*Fault, err *Fault) {
 		Instance: *w.Instance, Incarnation: uint64(*w.Incarnation), Seq: uint64(*w.Seq), Type: *w.Type,
 		Tier: *w.Tier, Backend: strings.ToLower(w.Backend), Shared: w.Shared, Time: w.Time,
 	}
-	if !attached {
+	if !hasEntries {
 		return b, nil, nil
 	}
 	b.Entries = make([]Entry, 0, len(w.Entries))

@@ -23,12 +23,12 @@ func grouped(t *testing.T, cfg store.Config) *Group {
 }
 
 // beatUntil beats until the state is right.
-func (f *Group) beatUntil(t *testing.T, what string, right func(*Status) bool) {
+func (g *Group) beatUntil(t *testing.T, what string, right func(*Status) bool) {
 	t.Helper()
 	deadline := time.After(5 * time.Minute)
 	for {
-		f.Beat(t.Context())
-		st := f.Status()
+		g.Beat(t.Context())
+		st := g.Status()
 		if right(&st) {
 			return
 		}
@@ -40,33 +40,33 @@ func (f *Group) beatUntil(t *testing.T, what string, right func(*Status) bool) {
 	}
 }
 
-// TestFleetInACluster beats through each node in turn: it need not have the slot of the deployment.
-func TestFleetInACluster(t *testing.T) {
+// TestGroupInACluster beats through each node in turn: it need not have the slot of the deployment.
+func TestGroupInACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartCluster(t, nil)
 	for _, n := range nodes {
-		f := grouped(t, store.Config{URL: n.URL(), Cluster: true})
-		f.beatUntil(t, "the node does not lead to the others", func(st *Status) bool { return st.Up && st.ids() == "a" })
+		g := grouped(t, store.Config{URL: n.URL(), Cluster: true})
+		g.beatUntil(t, "the node does not lead to the others", func(st *Status) bool { return st.Up && st.ids() == "a" })
 	}
 }
 
-// TestFleetFollowsSentinels kills the master: the next beats are heard by what was its replica.
-func TestFleetFollowsSentinels(t *testing.T) {
+// TestGroupFollowsSentinels kills the master: the next beats are heard by what was its replica.
+func TestGroupFollowsSentinels(t *testing.T) {
 	t.Parallel()
 	master, replica, sentinels := redistest.StartSentinels(t, nil)
-	f := grouped(t, store.Config{URL: sentinels[0].URL(), Addresses: []string{sentinels[1].Addr, sentinels[2].Addr},
+	g := grouped(t, store.Config{URL: sentinels[0].URL(), Addresses: []string{sentinels[1].Addr, sentinels[2].Addr},
 		Master: redistest.Master})
-	f.beatUntil(t, "the Sentinels name no master", func(st *Status) bool { return st.Up })
-	run := f.Status().Run
+	g.beatUntil(t, "the Sentinels name no master", func(st *Status) bool { return st.Up })
+	run := g.Status().Run
 	behind := redis.NewClient(&redis.Options{Addr: replica.Addr})
 	defer behind.Close()
-	f.beatUntil(t, "the replica never gets the beats", func(*Status) bool {
-		return behind.Get(t.Context(), f.Store().Key("run")).Val() == run
+	g.beatUntil(t, "the replica never gets the beats", func(*Status) bool {
+		return behind.Get(t.Context(), g.Store().Key("run")).Val() == run
 	})
 	master.Kill()
-	f.beatUntil(t, "the loss of the master is not noticed", func(st *Status) bool { return !st.Up || replica.Role() == "master" })
-	f.beatUntil(t, "no other master is found", func(st *Status) bool { return st.Up })
-	if st := f.Status(); st.Run != run {
+	g.beatUntil(t, "the loss of the master is not noticed", func(st *Status) bool { return !st.Up || replica.Role() == "master" })
+	g.beatUntil(t, "no other master is found", func(st *Status) bool { return st.Up })
+	if st := g.Status(); st.Run != run {
 		t.Errorf("the replica had other contents: %+v", st)
 	}
 }

@@ -30,9 +30,9 @@ func connected(t *testing.T, url string) *store.Store {
 // member returns a replica that beats when the test says so.
 func member(t *testing.T, url, id string) *Group {
 	t.Helper()
-	f := New(Config{Store: connected(t, url), Replica: Replica{ID: id, URL: "http://" + id, Weight: 1}, Lease: lease, Log: zerolog.Nop()})
-	f.AddFacts("shards", func() json.RawMessage { return json.RawMessage(`["` + id + `"]`) })
-	return f
+	g := New(Config{Store: connected(t, url), Replica: Replica{ID: id, URL: "http://" + id, Weight: 1}, Lease: lease, Log: zerolog.Nop()})
+	g.AddFacts("shards", func() json.RawMessage { return json.RawMessage(`["` + id + `"]`) })
+	return g
 }
 
 // ids returns who is alive.
@@ -43,7 +43,7 @@ func (s Status) ids() (all string) {
 	return all
 }
 
-func TestFleetKnowsReplicas(t *testing.T) {
+func TestGroupKnowsReplicas(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b := member(t, server.URL(), "a"), member(t, server.URL(), "b")
@@ -77,8 +77,8 @@ func TestFleetKnowsReplicas(t *testing.T) {
 	}
 }
 
-// TestFleetHastens holds that a beat which is asked for does not wait until the next one is due.
-func TestFleetHastens(t *testing.T) {
+// TestGroupBeatsSoon holds that a beat which is asked for does not wait until the next one is due.
+func TestGroupBeatsSoon(t *testing.T) {
 	t.Parallel()
 	a := member(t, redistest.Start(t).URL(), "a")
 	a.pause = time.Hour
@@ -100,7 +100,7 @@ func TestFleetHastens(t *testing.T) {
 	run.Wait()
 }
 
-func TestFleetNoticesLosses(t *testing.T) {
+func TestGroupNoticesLosses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a := member(t, server.URL(), "a")
@@ -133,7 +133,7 @@ func TestFleetNoticesLosses(t *testing.T) {
 	}
 }
 
-func TestFleetLeavesNewerLayoutsAlone(t *testing.T) {
+func TestGroupLeavesNewerLayoutsAlone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a := member(t, server.URL(), "a")
@@ -148,8 +148,8 @@ func TestFleetLeavesNewerLayoutsAlone(t *testing.T) {
 	}
 }
 
-// TestFleetIgnoresOtherReplicasGarbage: what a replica of another version says costs that one alone.
-func TestFleetIgnoresOtherReplicasGarbage(t *testing.T) {
+// TestGroupIgnoresOtherReplicasGarbage: what a replica of another version says costs that one alone.
+func TestGroupIgnoresOtherReplicasGarbage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a := member(t, server.URL(), "a")
@@ -161,8 +161,8 @@ func TestFleetIgnoresOtherReplicasGarbage(t *testing.T) {
 	}
 }
 
-// TestFleetRuns beats by the clock, and leaves at its end.
-func TestFleetRuns(t *testing.T) {
+// TestGroupRuns beats by the clock, and leaves at its end.
+func TestGroupRuns(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a, b := member(t, server.URL(), "a"), member(t, server.URL(), "b")
@@ -180,9 +180,9 @@ func TestFleetRuns(t *testing.T) {
 	}
 }
 
-// TestFleetWaitsForReplicasAfterALoss holds that the first replica which beats after the store was emptied,
+// TestGroupWaitsForReplicasAfterALoss holds that the first replica which beats after the store was emptied,
 // or away for longer than a lease, does not take the others for gone: each has a lease to beat in.
-func TestFleetWaitsForReplicasAfterALoss(t *testing.T) {
+func TestGroupWaitsForReplicasAfterALoss(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(*testing.T, *redistest.Server, *Group){
 		"emptied": func(t *testing.T, _ *redistest.Server, a *Group) {

@@ -178,7 +178,7 @@ func TestRegistryForgedGiveWay(t *testing.T) {
 }
 
 // TestRegistryKeepsClients has sources that clients of this replica registered, and entries of the same that no known
-// replica wrote, as after a restart of the whole fleet. They do not give way: a registration too many is refused.
+// replica wrote, as after a restart of the whole group. They do not give way: a registration too many is refused.
 func TestRegistryKeepsClients(t *testing.T) {
 	t.Parallel()
 	b := newPeer(t, redistest.Start(t).URL(), "b")

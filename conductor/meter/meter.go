@@ -24,7 +24,7 @@ type Options struct {
 	Now      func() time.Time
 }
 
-// Meter reads the numbers of a server. Call Tune before the first use.
+// Meter reads the numbers of a server. Until Tune is called, all limits are zero.
 type Meter struct {
 	opts    Options
 	limits  atomic.Pointer[Limits]

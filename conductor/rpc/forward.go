@@ -110,7 +110,7 @@ func (s *Server) carryOne(ctx context.Context, method string, message proto.Mess
 }
 
 // forward answers a call that others answer, if err says so. It returns the error that the client
-// gets. The call has given its place back: replicas that hold places while they wait for each
+// gets. The call has given its slot back: replicas that hold slots while they wait for each
 // other's would wait for ever.
 func (s *Server) forward(ctx context.Context, method string, message, answer any, err error) (any, error) {
 	var (
@@ -143,7 +143,7 @@ func withBytes[M proto.Message](m M, text []byte) M {
 	return m
 }
 
-// split is a batch that other replicas answer in parts. It is an error, so that the place of the
+// split is a batch that other replicas answer in parts. It is an error, so that the slot of the
 // batch is given back before they are asked.
 type split struct {
 	in    *pb.QueryBatchRequest

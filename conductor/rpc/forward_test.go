@@ -150,8 +150,8 @@ func TestForwardedCallsAnswerAsTheOwner(t *testing.T) {
 		batch); got != want || len(got) < 50 {
 		t.Errorf("batch: %q, the owner answers %q", got, want)
 	}
-	if st := other.places.Stats(); st.Inside != 0 {
-		t.Errorf("%d places are taken", st.Inside)
+	if st := other.slots.Stats(); st.Inside != 0 {
+		t.Errorf("%d slots are taken", st.Inside)
 	}
 	if got := counted(t, other.forwarder, "answered"); got != 4 { // bad queries are refused at once
 		t.Errorf("%v calls were sent on", got)

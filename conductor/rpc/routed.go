@@ -52,7 +52,7 @@ func (s *service) TakeBack(ctx context.Context, in *pb.TakeBackRequest) (*pb.Tak
 	return new(pb.TakeBackResponse), access.ViewOf(ctx, s.server.opts.Conductor).TakeBack(in.TenantId, in.RequestId)
 }
 
-// reports are the prompts of one request. They are an error, so that the place of the request is given back
+// reports are the prompts of one request. They are an error, so that the slot of the request is given back
 // before other replicas are asked.
 type reports struct {
 	in     *pb.RoutedRequest
@@ -277,7 +277,7 @@ func (s *service) keepStreamed(ctx context.Context, caller *access.Caller, in *p
 	}
 	defer held()
 	r := &reports{in: in, out: new(pb.RoutedResponse)}
-	err = s.server.placed(ctx, caller.Flow(), func() error { return s.keepReports(ctx, r) })
+	err = s.server.runInSlot(ctx, caller.Flow(), func() error { return s.keepReports(ctx, r) })
 	if err == nil && len(r.parts) > 0 {
 		room := s.server.keepMemory(ctx)
 		defer room.releaseMemory()

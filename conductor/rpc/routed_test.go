@@ -352,7 +352,7 @@ func TestRoutedStreamsAtOnce(t *testing.T) {
 	r := newRig(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	r.places.SetBound(2, time.Minute)
+	r.slots.SetBound(2, time.Minute)
 	names := []string{"a", "b", "c", "d"}
 	for _, name := range names {
 		r.register(name)
@@ -409,14 +409,14 @@ func TestRoutedStreamsAtOnce(t *testing.T) {
 	all.Wait()
 	pace := time.NewTicker(time.Millisecond)
 	defer pace.Stop()
-	for r.open() > 0 { // a watch may have a place after its client has left
+	for r.open() > 0 { // a watch may have a slot after its client has left
 		<-pace.C
 	}
 	if got := r.expected(); got != "a:0/100 b:0/100 c:0/100 d:0/100" {
 		t.Error(got)
 	}
-	if st := r.places.Stats(); st.Inside != 0 {
-		t.Errorf("%d places are taken", st.Inside)
+	if st := r.slots.Stats(); st.Inside != 0 {
+		t.Errorf("%d slots are taken", st.Inside)
 	}
 }
 
@@ -516,7 +516,7 @@ func TestForwardedReports(t *testing.T) {
 	if out, err = stream.Recv(); err != nil || errorsOf(out) != "0  unserved []" {
 		t.Errorf("%v %v", out, err)
 	}
-	if st := other.places.Stats(); st.Inside != 0 {
-		t.Errorf("%d places are taken", st.Inside)
+	if st := other.slots.Stats(); st.Inside != 0 {
+		t.Errorf("%d slots are taken", st.Inside)
 	}
 }

@@ -1,6 +1,6 @@
 // Package rpc serves gRPC:
 //
-//	connection --> tap: access.Guard --> message --> unary: memory, place --> service of a dialect
+//	connection --> tap: access.Guard --> message --> unary: memory, slot --> service of a dialect
 //	                     |                                  |
 //	       UNAUTHENTICATED, PERMISSION_DENIED,     RESOURCE_EXHAUSTED
 //	       RESOURCE_EXHAUSTED
@@ -9,8 +9,8 @@
 //
 // A Server has one listener. It has the services of conductor.proto and those that dialects
 // register, health, and reflection. The tap decides before a message is read. A unary call gets
-// memory for its message, and a place among all queries of the server, as one over HTTP does. Watch
-// is a long call: it takes a place for each answer.
+// memory for its message, and a slot among all queries of the server, as one over HTTP does. Watch
+// is a long call: it takes a slot for each answer.
 //
 // Concurrency: a Server is safe for concurrent use once it serves.
 package rpc
@@ -217,7 +217,7 @@ func first(md metadata.MD, name string) string {
 	return ""
 }
 
-// unary runs a call within its memory and a place.
+// unary runs a call within its memory and a slot.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	defer s.recover(info.FullMethod, &err)
 	caller := access.CallerOf(ctx)
@@ -245,7 +245,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if info.FullMethod == pb.Conductor_TakeBack_FullMethodName {
 		err = work() // it needs no processor, and may wait for other replicas
 	} else {
-		err = s.placed(ctx, flow, work)
+		err = s.runInSlot(ctx, flow, work)
 	}
 	if answer, err = s.forward(ctx, info.FullMethod, req, answer, err); err != nil {
 		return nil, statusOf(err)
@@ -253,9 +253,9 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return answer, s.opts.Metrics.reserveAnswer(ctx, s.opts.Budget, flow.Name, proto.Size(answer.(proto.Message)))
 }
 
-// placed runs work within a place among all queries. It returns the error of work, or
+// runInSlot runs work within a slot among all queries. It returns the error of work, or
 // server.ErrBusy.
-func (s *Server) placed(ctx context.Context, flow bounds.Flow, work func() error) error {
+func (s *Server) runInSlot(ctx context.Context, flow bounds.Flow, work func() error) error {
 	if err := s.opts.Admission.Enter(ctx, flow); err != nil {
 		return err
 	}

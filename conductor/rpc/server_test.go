@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestPanicGivesPlaceBack holds that a broken invariant costs one call, not a place of all queries.
+// TestPanicGivesSlotBack holds that a broken invariant costs one call, not a slot of all queries.
 func TestPanicGivesPlaceBack(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
@@ -18,8 +18,8 @@ func TestPanicGivesPlaceBack(t *testing.T) {
 	if status.Code(err) != codes.Internal {
 		t.Errorf("the call ends with %v", err)
 	}
-	if st := r.places.Stats(); st.Inside != 0 {
-		t.Errorf("%d places are taken", st.Inside)
+	if st := r.slots.Stats(); st.Inside != 0 {
+		t.Errorf("%d slots are taken", st.Inside)
 	}
 	if _, err := r.client.Query(ctx, prompt(1)); err != nil {
 		t.Errorf("the next call: %v", err)

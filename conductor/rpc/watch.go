@@ -202,7 +202,7 @@ func (w *watch) awaitChange(ctx context.Context, changed <-chan struct{}, passed
 // that there was no slot, or that another replica has answered until now.
 func (w *watch) answerOnce(ctx context.Context, view conductor.View) (again bool, err error) {
 	var out *pb.QueryResponse
-	err = w.service.server.placed(ctx, w.caller.Flow(), func() error {
+	err = w.service.server.runInSlot(ctx, w.caller.Flow(), func() error {
 		return view.Answer(w.query, func(ans *match.Answer) { out = answerOf(ans) })
 	})
 	var unserved *conductor.UnservedError

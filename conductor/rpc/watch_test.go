@@ -38,14 +38,14 @@ type rig struct {
 	conn      *grpc.ClientConn
 	client    pb.ConductorClient
 	watches   *Watches
-	places    *server.Admission
+	slots     *server.Admission
 	ahead     atomic.Int64 // how much the clock of the Conductor is ahead, ns
 }
 
 func newRig(t *testing.T, dial ...grpc.DialOption) *rig { return newRigOf(t, nil, dial...) }
 
 func newRigOf(t *testing.T, forward Forwarder, dial ...grpc.DialOption) *rig {
-	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(400), places: server.NewAdmission(1, time.Minute)}
+	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(400), slots: server.NewAdmission(1, time.Minute)}
 	now := func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }
 	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, ExpectedBytes: 64 << 20, Now: now, Log: zerolog.Nop(),
 		Stream: stream.Config{
@@ -53,7 +53,7 @@ func newRigOf(t *testing.T, forward Forwarder, dial ...grpc.DialOption) *rig {
 		}})
 	t.Cleanup(r.conductor.Close)
 	r.server = NewServer(Options{
-		Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.places, Forward: forward,
+		Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.slots, Forward: forward,
 		Metrics: NewMetrics(nil), Log: zerolog.Nop(),
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -195,11 +195,11 @@ func TestWatchCoalesces(t *testing.T) {
 	}
 }
 
-// TestWatchWaitsForPlace holds that a watch that gets no place goes on, and takes none while it
+// TestWatchWaitsForSlot holds that a watch that gets no slot goes on, and takes none while it
 // waits for changes.
-func TestWatchWaitsForPlace(t *testing.T) {
+func TestWatchWaitsForSlot(t *testing.T) {
 	r := newRig(t)
-	r.places.SetBound(1, 0)
+	r.slots.SetBound(1, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	a := r.register("a")

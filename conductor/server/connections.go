@@ -132,7 +132,7 @@ func (c *Connections) countConn(b *boundedConn) bool {
 	return true
 }
 
-// removeConn gives the place of a connection back, if it still has one.
+// removeConn gives the slot of a connection back, if it still has one.
 func (c *Connections) removeConn(b *boundedConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,7 +217,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// boundedConn gives its place back when it is closed.
+// boundedConn gives its slot back when it is closed.
 type boundedConn struct {
 	tcpConn
 	bounds  *Connections
@@ -226,7 +226,7 @@ type boundedConn struct {
 	asked   atomic.Bool
 	known   atomic.Bool // admitted
 
-	neighbour             *neighbour    // nil without a place; guarded by bounds.mu
+	neighbour             *neighbour    // nil without a slot; guarded by bounds.mu
 	entry, neighbourEntry *list.Element // in the lists of strangers, nil outside of them; guarded by bounds.mu
 }
 

@@ -266,7 +266,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 		a[1].Close()
 		synctest.Wait()
 		if c := p.dial("192.0.2.99"); ask(c, "/query") != 200 {
-			t.Error("no place, although one is free")
+			t.Error("no slot, although one is free")
 		}
 		if n := strings.Count(log.String(), `"level":"warn"`); n != len(reasons) {
 			t.Errorf("%d lines, want one for each reason\n%s", n, log)

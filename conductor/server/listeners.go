@@ -3,15 +3,16 @@
 //	connection --Connections--> http.Server --paced--> Dialects --choose--> handler of a dialect
 //
 // Connections bounds how many are open, and closes those that ask for nothing. paced cuts off clients that do not read
-// their answers. Dialects chooses the dialect by the path, and the codec by the headers. Then Admission lets a query in
-// (Lists a list), Budget reserves the memory of bodies and answers, and AccessLog writes a line.
+// their answers. Dialects chooses the dialect by the path, and the codec by the headers. Budget reserves memory for the body
+// while it is read, and for the answer. Admission lets a query in once its body is there, and Lists a list. AccessLog writes a line.
 //
 // Invariants:
 //
 //  1. No client costs memory or a goroutine for longer than its timeout without having asked for something:
 //     a connection has to bring a whole request header, a body has to come, an answer has to be read.
-//  2. The bytes of all bodies and answers at once stay within Budget. What a handler reads through Held counts too.
-//  3. A query waits in Admission or runs; /health, /ready and /metrics never wait.
+//  2. The bytes of all bodies and answers at once stay within Budget, unless its bound is 0, which is none. What a handler
+//     reads through Held counts too. Of each request 64 KiB pass without asking, so that usual queries take no lock.
+//  3. A query waits in Admission or runs; /health and /ready never wait.
 //  4. A shutdown cuts no request: Drain lets clients part, and Shutdown waits for the requests in flight, up to its timeout.
 //
 // Concurrency: all methods are safe for concurrent use; a gin.Context belongs to its request. Cost: a query

@@ -25,13 +25,14 @@ import (
 //
 // The types decide the bytes in msgpack, and the order of the fields is that on the wire.
 type Service struct {
-	// Empty for clients that may not see endpoints, as ReplayEndpoint and SnapshotEndpoint.
+	// Where the publisher sends its events; empty for clients that may not see endpoints, as ReplayEndpoint and
+	// SnapshotEndpoint.
 	Endpoint string
-	// Empty without one.
+	// Where the publisher replays batches that were missed; empty if it does not.
 	ReplayEndpoint string
-	// Absent without one.
+	// Where the engine gives its whole cache state away; absent if it does not.
 	SnapshotEndpoint string `json:",omitempty"`
-	// What publishes.
+	// Kind of the publisher.
 	Type string
 	// Name of the model.
 	ModelName string `of:"Model"`
@@ -51,19 +52,22 @@ type Service struct {
 	Serves []string `json:",omitempty"`
 	// Further names of the model in queries; absent without any.
 	Aliases []string `json:",omitempty"`
-	// Absent where it is stream.copies.
+	// Whether a block that is stored twice leaves after as many removals as stores (`count`) or at the first removal
+	// (`set`); absent if the setting stream.copies decides.
 	Copies string `json:",omitempty"`
-	// As registered.
+	// What it means if the engine stores a block that is on its device already: a reuse (`full`) or a further copy
+	// (`incremental`); absent if the registration does not say.
 	Reports string `json:",omitempty"`
-	// Absent for count.
+	// Whether copies of the KV Cache Runner are left out (`drop`); absent if they count next to the engine's own.
 	Owned string `json:",omitempty"`
-	// Absent for all.
+	// What an AllBlocksCleared of the engine clears, if only its device (`device`); absent if it clears all tiers.
 	Clear string `json:",omitempty"`
 	// Tenants besides TenantID that events of the source may name; absent for none.
 	MayAnnounce []string `json:",omitempty"`
 	// How the engine computes the hashes that name its blocks; absent where that is not known.
 	HashProfile *HashProfile `of:"-" json:",omitempty"`
-	// Where it is not that of Type.
+	// What the publisher numbers: the batches of this source (`own`) or those of all its topics together (`shared`); absent
+	// if it is what Type usually does.
 	Sequence string `json:",omitempty"`
 	// The engine publishes no events; absent for one that does.
 	Events string `of:"Registration.Events" json:",omitempty"`

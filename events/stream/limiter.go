@@ -37,7 +37,7 @@ func (l *Limiter) acquireSlot(ctx context.Context, flow string) bool {
 	return l.slots.Enter(ctx, bounds.Flow{Name: flow}) == nil
 }
 
-func (l *Limiter) releasePlace(flow string) {
+func (l *Limiter) releaseSlot(flow string) {
 	if l != nil {
 		l.slots.Leave(bounds.Flow{Name: flow})
 	}

@@ -33,7 +33,7 @@ func (p trickling) Replay(ctx context.Context, _ string, from uint64) (Subscript
 	return c, nil
 }
 
-// TestTricklingReplaysStarveNoOther opens more trickling publishers than there are places. An honest
+// TestTricklingReplaysStarveNoOther opens more trickling publishers than there are slots. An honest
 // one is synced within a turn, also if the others are a hundred of one tenant.
 func TestTricklingReplaysStarveNoOther(t *testing.T) {
 	for _, tricklers := range []int{8, 100} {

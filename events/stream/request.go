@@ -143,7 +143,7 @@ func (a *replayRequest) cancelReplay(out *outbox) {
 }
 
 // startPatience notes that an attempt has its turn: patience runs from now, not from the
-// order, because the attempt may have waited long for its place among other streams.
+// order, because the attempt may have waited long for its slot among other streams.
 func (a *replayRequest) startPatience(deadline time.Time) {
 	if a.deadline.IsZero() {
 		a.deadline = deadline

@@ -214,14 +214,14 @@ func (s *Stream) startAttempt(end *context.CancelFunc, attempt func(context.Cont
 // costs the publisher less than a reader that is slow. It tells the machine how it ended,
 // unless ctx has ended, for then the machine has ended it.
 //
-// The machine hears of the beginning when the attempt has its place, so that the time in
+// The machine hears of the beginning when the attempt has its slot, so that the time in
 // the queue of the Limiter does not count as silence of the publisher. An end of our own
 // making (ours) counts neither as an error nor among the attempts that brought little.
 func (s *Stream) replayFrom(ctx context.Context, ask, from uint64) {
 	if !s.cfg.Replays.acquireSlot(ctx, s.cfg.ReplayFlow) {
 		return
 	}
-	defer s.cfg.Replays.releasePlace(s.cfg.ReplayFlow)
+	defer s.cfg.Replays.releaseSlot(s.cfg.ReplayFlow)
 	s.pushInput(ctx, input{kind: inReplayStart, ask: ask})
 	sub, err := s.cfg.Transport.Replay(ctx, s.cfg.ReplayEndpoint, from)
 	if err != nil {
@@ -284,7 +284,7 @@ func (s *Stream) fetchSnapshot(ctx context.Context, ask uint64) {
 	if !s.cfg.Requests.acquireSlot(ctx, s.cfg.ReplayFlow) {
 		return
 	}
-	defer s.cfg.Requests.releasePlace(s.cfg.ReplayFlow)
+	defer s.cfg.Requests.releaseSlot(s.cfg.ReplayFlow)
 	s.pushInput(ctx, input{kind: inSnapshotStart, ask: ask})
 	told := time.Now()
 	frames, err := s.cfg.Transport.(Snapshots).Snapshot(ctx, s.cfg.SnapshotEndpoint, s.cfg.SnapshotBytes, func() {

@@ -318,7 +318,7 @@ func (r *snapshotRecovery) noteLiveBatch(it *queuedBatch, now time.Time) {
 
 // extendDeadline notes that a request has its turn, or that a part of the reply came. Each
 // part extends the deadline, up to a limit: an engine that trickles would else hold the live
-// batches, and a place among the requests, for ever.
+// batches, and a slot among the requests, for ever.
 func (r *snapshotRecovery) extendDeadline(now time.Time) {
 	if r.began.IsZero() {
 		r.began = now

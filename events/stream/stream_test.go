@@ -601,7 +601,7 @@ func TestSilentReplayService(t *testing.T) {
 }
 
 // Streams that wait for their turn to replay lose neither patience nor batches. A publisher that
-// answers nothing has its place for one turn.
+// answers nothing has its slot for one turn.
 func TestLimiterDelaysReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := streamtest.NewPublisher()

@@ -70,7 +70,7 @@ type contents struct {
 	ok    bool
 }
 
-// Locate reads a whole tape and returns the place of the target, the last one if
+// Locate reads a whole tape and returns the position of the target, the last one if
 // several fit, and the runs of the tape. key is that of Open.
 func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total int64)) (Position, Runs, error) {
 	var runs Runs
