@@ -148,16 +148,13 @@ func (r *Relay) answerRequests(ctx context.Context, p *zmq.Peer) {
 		if err != nil {
 			return
 		}
-		var from uint64
-		ok := len(m.Frames) == 2 && len(m.Frames[0]) == 0 && len(m.Frames[1]) == numberSize
-		if ok {
-			from = binary.BigEndian.Uint64(m.Frames[1])
-		}
-		m.Block.Release()
-		if !ok { // engines do not answer either
+		if len(m.Frames) != 2 || len(m.Frames[0]) != 0 || len(m.Frames[1]) != numberSize { // engines do not answer either
+			m.Block.Release()
 			r.count(func(n *Stats) { n.BadRequests++ })
 			continue
 		}
+		from := binary.BigEndian.Uint64(m.Frames[1])
+		m.Block.Release()
 		r.count(func(n *Stats) { n.Requests++ })
 		if !c.answerRequest(ctx, from) {
 			r.count(func(n *Stats) { n.Unfinished++ })
