@@ -1,5 +1,5 @@
-// Package membership knows which replicas share a store, and the sources that they share. Together they are a
-// group; a fleet is always one of engines.
+// Package membership knows which replicas share a store, and which sources they follow together. Such replicas are
+// called a group; fleet is said of engines only.
 //
 //	beat, each second --script--> store: version, run, leases of replicas, revision of the registry
 //	                  <----------        who is alive, and whether the store lost what it was told
