@@ -41,7 +41,8 @@ type waiter struct {
 	entered chan struct{} // closed when it has a slot
 }
 
-// NewSlots returns a bound of most users at once, of which one flow may have each; an each of 0 does not limit a flow.
+// NewSlots returns a bound that lets in most users at once, and at most each of one flow; if each is 0, one flow may have
+// them all.
 func NewSlots(most, each int) *Slots {
 	return &Slots{most: most, each: each, flows: make(map[string]*flow)}
 }
