@@ -100,8 +100,8 @@ func (t *translation) forget(in *index.Index) {
 	t.of, t.full = living, max(minTranslations, 2*len(living))
 }
 
-// ClientHashes returns the local hashes of client hashes, where the two differ. What is forgotten later stays in the map, but
-// LearnClientHashes adds to it: read it with LocalHashIn.
+// ClientHashes returns a map from client hashes to local hashes, of those where the two differ. The map keeps what is
+// forgotten later; LearnClientHashes still adds to it, so read it with LocalHashIn.
 func (d *Deployment) ClientHashes() map[uint64]uint64 {
 	t := &d.translation
 	t.mu.RLock()

@@ -38,9 +38,9 @@ const (
 //  2. The last copies + absent events that stored a held block are kept, and before them events that say what it and the
 //     blocks above it are.
 //
-// Cost: a batch is decoded twice, whole and by events. A compaction, and so a dump, decodes each kept event once. Compactions run when the
-// kept events have doubled, so an event takes part in two of them on average. Relay.mu guards it; events that a dump
-// returned do not change.
+// Cost: a batch is decoded twice, whole and by events. A compaction, and so a dump, decodes each kept event once.
+// Compactions run when the kept events have doubled, so an event takes part in two of them on average. Relay.mu guards
+// it; events that a dump returned do not change.
 type past struct {
 	held   map[blockKey]holding
 	places []place // by number; an engine has few
