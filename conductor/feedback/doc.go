@@ -6,8 +6,8 @@
 //	                  |---> Totals, for people                                                 totals.go
 //	                  |---> series, for Prometheus                                             metrics.go
 //
-// Invariants: a table keeps nothing of an instance that has left, once somebody has asked for Totals; an instance has reports
-// of at most 8 media, because clients name them.
+// Invariants: what was reported of an instance that has left goes with the next call of Totals. An instance has reports of at
+// most 8 media, because clients name them.
 //
 // All methods are safe for concurrent use. Add costs one lock and no look at an index. It calls Options.Resync under that lock,
 // so Resync must not call the table.

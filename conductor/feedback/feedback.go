@@ -15,7 +15,7 @@ import (
 
 // Report is what a router or an engine reports of a request that an instance has served.
 type Report struct {
-	Tenant   string // "" is DefaultTenant
+	Tenant   string // as the instance is registered, never empty
 	Instance string
 	Medium   string // where the blocks were, "" for any
 	Matched  int    // tokens that an answer said the instance had

@@ -80,8 +80,8 @@ type Service struct {
 	// Time to live of blocks by medium, 0s for ever; absent without one.
 	MediaTTL map[string]string `of:"-" json:",omitempty"`
 
-	// By what the source was registered: the settings, a client, an engine that was asked where it publishes, another
-	// replica through the store, or nobody: it came with the blocks of a peer.
+	// Who registered the source: the settings, a client, discovery (its engine was asked where it publishes), or another
+	// replica, through the store. A source with `peer` is not registered here: it came with the blocks of a peer.
 	Registered string `of:"By.Kind" words:"configuration|client|discovery|replica|peer"`
 	// Name of the client's credentials, URL that was asked, or id of the replica; empty if there is none, and for clients
 	// that may not see endpoints.
@@ -174,11 +174,11 @@ type ServiceExpectations struct {
 	Confirmed uint64
 	// Not announced in time: wasted.
 	Expired uint64
-	// By the router, with DELETE /routed/{id}.
+	// Taken back by the router, with DELETE /routed/{id}.
 	TakenBack uint64
-	// Because the engine restarted, was cleared or left, or for want of room.
+	// Dropped because the engine restarted, was cleared or left, or for want of room.
 	Dropped uint64
-	// From an engine with `events: none`, for want of room or because its `ttl` was over.
+	// Evicted from an engine with `events: none`, for want of room or because its `ttl` was over.
 	Evicted uint64
 	// Expected now.
 	Pending uint64
