@@ -143,11 +143,15 @@ func (g *gate) readAll() {
 	}
 }
 
-// watchFiles reads files again when they change, until ctx ends.
-func (g *gate) watchFiles(ctx context.Context) {
-	go access.Watch(ctx, g.credentialsStamp, g.credentialsFiles, g.readCredentials)
+// watchFiles reads files again when they change, as long as the process lives.
+func (g *gate) watchFiles(life *lifecycle) {
+	life.follow("watching the credentials", func(ctx context.Context) {
+		access.Watch(ctx, g.credentialsStamp, g.credentialsFiles, g.readCredentials)
+	})
 	if g.certificates != nil {
-		go access.Watch(ctx, g.certificatesStamp, g.certificates.Paths, g.readCertificates)
+		life.follow("watching the certificates", func(ctx context.Context) {
+			access.Watch(ctx, g.certificatesStamp, g.certificates.Paths, g.readCertificates)
+		})
 	}
 }
 

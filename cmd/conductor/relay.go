@@ -140,43 +140,63 @@ func ofRank(endpoint string, rank int) (string, error) {
 	return endpoint[:i+1] + strconv.Itoa(port), nil
 }
 
-// runRelay relays until ctx ends.
+// runRelay relays until ctx ends or its listener fails.
 func runRelay(ctx context.Context, o relayOptions, log zerolog.Logger) error {
+	life := newLifecycle(ctx, log)
+	defer life.end()
 	relays := &relays{}
-	defer relays.closeAll()
+	life.onEnd("relaying", relays.closeAll)
 	for rank := range o.ranks {
 		if err := relays.openRank(o, rank, log.With().Int("rank", rank).Logger()); err != nil {
 			return err
 		}
 	}
 	if o.listen != "" {
-		ln, err := net.Listen("tcp", o.listen)
-		if err != nil {
-			return fmt.Errorf("--listen: %w", err)
+		if err := relays.listen(life, o); err != nil {
+			return err
 		}
-		if o.tls.Cert != "" {
-			o.tls.RequireClientCert = o.tls.ClientCA != ""
-			stamp := access.Stamp(o.tls.Cert, o.tls.Key, o.tls.ClientCA)
-			certificates, err := access.LoadCertificates(o.tls)
-			if err != nil {
-				ln.Close()
-				return fmt.Errorf("--cert: %w", err)
-			}
-			go access.Watch(ctx, stamp, certificates.Paths, func() {
-				if err := certificates.Reload(); err != nil {
-					log.Error().Err(err).Msg("the certificate is not replaced")
-				}
-			})
-			ln = tls.NewListener(ln, certificates.Config())
-		}
-		web := &http.Server{Handler: relays.httpHandler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
-		go web.Serve(ln)
-		defer web.Close()
-		log.Info().Str("address", ln.Addr().String()).Msg("listening")
 	}
-	<-ctx.Done()
+	err := life.wait()
 	log.Info().Msg("stopping")
+	return err
+}
+
+// listen serves /metrics, /health and /ready.
+func (r *relays) listen(life *lifecycle, o relayOptions) error {
+	bound, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	life.onEnd("the port", func() { bound.Close() })
+	ln := bound
+	if o.tls.Cert != "" {
+		if ln, err = secureListener(life, bound, o.tls); err != nil {
+			return err
+		}
+	}
+	web := &http.Server{Handler: r.httpHandler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	life.run("the listener", func(context.Context) error { return web.Serve(ln) })
+	life.onEnd("answering clients", func() { web.Close() })
+	life.log.Info().Str("address", ln.Addr().String()).Msg("listening")
 	return nil
+}
+
+// secureListener returns a listener with TLS, whose certificate is read again when it changes.
+func secureListener(life *lifecycle, ln net.Listener, files access.ServerFiles) (net.Listener, error) {
+	files.RequireClientCert = files.ClientCA != ""
+	stamp := access.Stamp(files.Cert, files.Key, files.ClientCA)
+	certificates, err := access.LoadCertificates(files)
+	if err != nil {
+		return nil, fmt.Errorf("--cert: %w", err)
+	}
+	life.follow("watching the certificate", func(ctx context.Context) {
+		access.Watch(ctx, stamp, certificates.Paths, func() {
+			if err := certificates.Reload(); err != nil {
+				life.log.Error().Err(err).Msg("the certificate is not replaced")
+			}
+		})
+	})
+	return tls.NewListener(ln, certificates.Config()), nil
 }
 
 // relays are the relays of one process, by rank.

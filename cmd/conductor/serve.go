@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -102,31 +101,33 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }
 
-// serve runs until ctx ends, in five phases: it opens what can fail, wires the rooms, recovers what it served before,
-// runs the listeners, and stops. load reads the settings again. The Conductor, the servers and the metrics are passed
-// to show, just before the servers run.
+// serve runs until ctx ends or a part fails, in five phases: it opens what can fail, wires the rooms, recovers what it served
+// before, runs the listeners, and stops. load reads the settings again. The Conductor, the servers and the metrics are
+// passed to show, just before the servers run.
 func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger,
 	show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
 	s := &serving{
-		loaded: loaded, cfg: loaded.Config, stamp: stampOf(loaded.File), load: load, log: log,
+		loaded: loaded, cfg: loaded.Config, stamp: stampOf(loaded.File), load: load, log: log, life: newLifecycle(ctx, log),
 		gate: make(chan struct{}), metrics: prometheus.NewRegistry(),
 	}
-	defer s.closeResources()
-	if err := s.openResources(ctx); err != nil {
+	defer s.life.end()
+	if err := s.openResources(); err != nil {
 		return err
 	}
-	err := s.wireRooms()
-	if err == nil {
-		err = s.recoverSources(ctx)
-	}
-	if err != nil {
-		s.targets.Close()
-		s.conductor.Close()
-		s.tape.Close()
+	if err := s.wireRooms(); err != nil {
 		return err
 	}
-	err = s.runListeners(ctx, show)
-	s.stopServing(err == nil)
+	if err := s.recoverSources(); err != nil {
+		return err
+	}
+	s.runListeners(show)
+	err := s.life.wait()
+	if err == nil { // after a failure no client is waited for
+		drainListeners(s.listeners, s.settings.copySettings().Shutdown.Drain, s.log)
+	}
+	s.log.Info().Msg("stopping")
+	s.life.end()
+	s.log.Info().Msg("stopped")
 	return err
 }
 
@@ -138,7 +139,7 @@ type serving struct {
 	load    func() (*config.Loaded, error)
 	log     zerolog.Logger
 	metrics *prometheus.Registry
-	opened  []func() // close the resources, the one opened first at the front; they are called from the back
+	life    *lifecycle // ends all that follows
 
 	// Phase 1. A nil field means that its part is not configured.
 	listeners *server.Servers
@@ -175,16 +176,8 @@ type serving struct {
 	carried   *rpc.Server // for calls that other replicas send on; it has no listener
 
 	// Phases 3 and 4.
-	keeping     sync.WaitGroup // writes snapshots, until stopKeeping
-	stopped     context.Context
-	stopKeeping context.CancelFunc
-}
-
-// closeResources closes what was opened, the newest first.
-func (s *serving) closeResources() {
-	for _, closeOne := range slices.Backward(s.opened) {
-		closeOne()
-	}
+	keeping sync.WaitGroup  // writes snapshots, until stopped ends
+	stopped context.Context // ends once no client is answered any more
 }
 
 // recovers reports whether this server has anywhere to get blocks from before engines publish them.
@@ -196,7 +189,7 @@ func (s *serving) recovers() bool {
 
 // openResources opens ports, files and connections: ports first, so that a taken one is known before any engine is
 // bothered. No engine is followed yet.
-func (s *serving) openResources(ctx context.Context) (err error) {
+func (s *serving) openResources() (err error) {
 	cfg := &s.cfg
 	if err := errors.Join(refusals(s.loaded)...); err != nil {
 		return err
@@ -205,7 +198,7 @@ func (s *serving) openResources(ctx context.Context) (err error) {
 	if err := s.listeners.Bind(); err != nil {
 		return err
 	}
-	s.opened = append(s.opened, s.listeners.Unbind)
+	s.life.onEnd("the ports", s.listeners.Unbind)
 	s.listeners.Connections.SetBounds(connectionBounds(cfg.Limits))
 
 	// Who may ask, and as whom this server asks others.
@@ -213,7 +206,7 @@ func (s *serving) openResources(ctx context.Context) (err error) {
 		return err
 	}
 	s.entry.warnOfExpiry()
-	s.entry.watchFiles(ctx)
+	s.entry.watchFiles(s.life)
 	if s.entry.certificates != nil {
 		s.listeners.TLS = s.entry.certificates.Config()
 	}
@@ -226,13 +219,13 @@ func (s *serving) openResources(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.opened = append(s.opened, func() { closeTracer(tracer, s.log) })
+	s.life.onEnd("tracing", func() { closeTracer(tracer, s.log) })
 	s.timing = telemetry.New(tracer, s.log)
 	s.timing.SetSlow(cfg.Log.SlowQuery)
 	if s.accessLog, err = accessLog(cfg.Dynamo, s.log); err != nil {
 		return err
 	}
-	s.opened = append(s.opened, func() { closeAccessLog(s.accessLog, s.log) })
+	s.life.onEnd("the access log", func() { closeAccessLog(s.accessLog, s.log) })
 
 	// Where events come from, and where history is kept.
 	s.sockets, s.allowed = newSockets(*cfg), newReaching(cfg)
@@ -240,7 +233,7 @@ func (s *serving) openResources(ctx context.Context) (err error) {
 		return err
 	}
 	if s.snapshots != nil {
-		s.opened = append(s.opened, func() { s.snapshots.Close() })
+		s.life.onEnd("the directory of snapshots", func() { s.snapshots.Close() })
 	}
 	if s.store, err = openStore(s.loaded); err != nil {
 		return err
@@ -248,9 +241,12 @@ func (s *serving) openResources(ctx context.Context) (err error) {
 	if s.memo, err = hash.NewMemo(memoBytes); err != nil {
 		return err
 	}
-	s.opened = append(s.opened, s.memo.Close)
-	s.tape, err = openTape(s.loaded, s.conductorOptions(), s.log)
-	return err
+	s.life.onEnd("the memo of hashes", s.memo.Close)
+	if s.tape, err = openTape(s.loaded, s.conductorOptions(), s.log); err != nil {
+		return err
+	}
+	s.life.onEndWithin("the journal", journalTime, func() { s.tape.Close() })
+	return nil
 }
 
 // conductorOptions returns the options of the Conductor but for the tape, which has to know them.
@@ -272,6 +268,7 @@ func (s *serving) wireRooms() (err error) {
 	options := s.conductorOptions()
 	options.Tape = s.tape
 	s.conductor = conductor.New(options)
+	s.life.onEndWithin("the sources", sourcesTime, s.conductor.Close)
 	s.conductor.Tune(tunables(cfg))
 	s.loader = &history.Loader{Conductor: s.conductor, TTL: recoveredTTL, Log: s.log}
 	s.peers = peer.New(peer.Config{
@@ -281,12 +278,13 @@ func (s *serving) wireRooms() (err error) {
 	})
 	s.asked = cluster.NewAsked(s.conductor)
 	s.targets = newTargets(cfg, s.asked, s.sockets, s.allowed, s.log)
+	s.life.onEnd("discovery", s.targets.Close)
 	s.conductor.Meter().AwaitUnfound(func() []status.SourceState { return s.targets.Unfound(cfg.Stream.StaleAfter) })
 	s.keeper = file.NewKeeper(file.Config{
 		Dir: s.snapshots, Conductor: s.conductor, Targets: s.targets, Interval: cfg.Snapshot.Interval, Keep: snapshotsKept, Log: s.log,
 	})
 	s.replicas, err = newReplicas(s)
-	s.opened = append(s.opened, s.replicas.leaveGroup)
+	s.life.onEnd("the group of replicas", s.replicas.leaveGroup)
 	if err != nil {
 		return err
 	}
@@ -300,7 +298,7 @@ func (s *serving) wireRooms() (err error) {
 	// What limits requests, and what operators see of them.
 	s.slots, s.budget = newAdmission(cfg.Limits), requestBudget(cfg.Limits)
 	s.hub = watch.New(watching(s))
-	s.opened = append(s.opened, s.hub.Close)
+	s.life.onEnd("the hub of viewers", s.hub.Close)
 	s.calls, s.watches = rpc.NewMetrics(s.timing), rpc.NewWatches(fixed.Watches)
 	s.dynamo = dynamo.New(dynamo.Config{
 		Conductor: s.conductor, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: s.slots,
@@ -389,7 +387,7 @@ func (s *serving) wireListeners() {
 
 // recoverSources registers the sources of the settings, of files and of the last run, those of other replicas too,
 // and goes on following them. Blocks come back later, in recoverBlocks, so that /health answers meanwhile.
-func (s *serving) recoverSources(ctx context.Context) error {
+func (s *serving) recoverSources() error {
 	for i, src := range s.cfg.Sources {
 		if err := s.sources.registerSource(src, false); err != nil {
 			path := fmt.Sprintf("sources[%d]", i)
@@ -399,21 +397,19 @@ func (s *serving) recoverSources(ctx context.Context) error {
 	if s.folder != nil {
 		s.folder.readFiles()
 	}
-	s.targets.Settle(ctx, firstAnswers)
+	s.targets.Settle(s.life.ctx, firstAnswers)
 	if s.snapshots != nil {
 		s.keeper.RestoreRegistrations()
 	}
 	s.replicas.joinGroup()
 
-	var following sync.WaitGroup
-	following.Go(func() { s.targets.Run(ctx) })
+	s.life.follow("discovery", s.targets.Run)
 	if s.folder != nil {
-		following.Go(func() { s.folder.watchFiles(ctx) })
+		s.life.follow("watching discovery.sources_dir", s.folder.watchFiles)
 	}
-	s.opened = append(s.opened, func() { s.targets.Close(); following.Wait() })
-	s.opened = append(s.opened, onHangup(s.loaded.File != "", s.reloads, s.accessLog, s.log))
+	s.life.onEnd("reloads", onHangup(s.loaded.File != "", s.reloads, s.accessLog, s.log))
 	if s.cfg.Reload.Watch && s.loaded.File != "" {
-		go watchFile(ctx, s.loaded.File, s.stamp, s.reloads)
+		s.life.follow("watching the settings", func(ctx context.Context) { watchFile(ctx, s.loaded.File, s.stamp, s.reloads) })
 	}
 	return nil
 }
@@ -421,7 +417,7 @@ func (s *serving) recoverSources(ctx context.Context) error {
 // recoverBlocks fills the sources with what they held: from the newest snapshot, else from a peer, else from the
 // store. Then it opens the gate, so that what engines sent meanwhile is applied behind it. It reports whether routers
 // may be answered; settling ends with the server.
-func (s *serving) recoverBlocks(ctx, settling context.Context) bool {
+func (s *serving) recoverBlocks(settling context.Context) bool {
 	shelved := s.replicas.shelved
 	var own history.Place
 	if s.snapshots != nil {
@@ -437,43 +433,42 @@ func (s *serving) recoverBlocks(ctx, settling context.Context) bool {
 	if shelved != nil && settling.Err() == nil {
 		s.keeping.Go(func() { shelved.kept.Run(s.stopped) })
 	}
-	go s.peers.Compare(ctx, s.conductor, fixed.CompareEvery)
+	s.keeping.Go(func() { s.peers.Compare(s.life.ctx, s.conductor, fixed.CompareEvery) })
 	return waitForWorkers(settling, s.cfg.Dynamo, s.dynamo, s.log)
 }
 
 // Phase 4: run
 
-// runListeners answers until ctx ends, the first clients while blocks are still being recovered.
-func (s *serving) runListeners(ctx context.Context, show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
-	s.opened = append(s.opened, memory.Keep(s.log))
+// runListeners begins to answer, the first clients while blocks are still being recovered.
+func (s *serving) runListeners(show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) {
+	s.life.onEnd("the limit of memory", memory.Keep(s.log))
 	tellIndexBytes(s.cfg.Index, s.log)
 	logStart(s.loaded.File, &s.cfg, s.listeners, s.log)
 	if show != nil {
 		show(s.conductor, s.listeners, s.metrics)
 	}
-	s.stopped, s.stopKeeping = context.WithCancel(context.Background())
+	var stopKeeping context.CancelFunc
+	s.stopped, stopKeeping = context.WithCancel(context.Background())
+	s.life.onEndWithin("writing the last snapshot", lastSnapshotTime, func() {
+		stopKeeping()
+		s.keeping.Wait()
+	})
 	if s.snapshots != nil {
 		s.keeping.Go(func() { s.keeper.Registrations.Run(s.stopped) })
 	}
-	settle := func(settling context.Context) bool { return s.recoverBlocks(ctx, settling) }
-	return s.listeners.Run(ctx, settle, s.recovers() || s.cfg.Dynamo.MinInitialWorkers > 0)
+	s.life.onEndWithin("answering clients", shutdownTimeout+partTime, s.stopAnswering)
+	s.life.run("a listener", func(ctx context.Context) error {
+		return s.listeners.Run(ctx, s.recoverBlocks, s.recovers() || s.cfg.Dynamo.MinInitialWorkers > 0)
+	})
 }
 
 // Phase 5: stop
 
-// stopServing lets clients turn to another server, and then writes down what the sources hold. After an error of a
-// listener it does not wait for clients.
-func (s *serving) stopServing(drains bool) {
-	if drains {
-		drainListeners(s.listeners, s.settings.copySettings().Shutdown.Drain, s.log)
-		s.log.Info().Msg("stopping")
-	}
+// stopAnswering lets requests in flight end, and takes no more.
+func (s *serving) stopAnswering() {
 	s.hub.Close()     // viewers have seen the drain, and look for another server
 	s.carried.Close() // its watches end
 	s.listeners.Shutdown(shutdownTimeout)
-	s.stopKeeping()
-	s.keeping.Wait() // the last snapshot has what the sources hold
-	closeSources(s.conductor, s.tape, s.log)
 }
 
 // recoveredTTL is how long blocks recovered from a peer stay while their workers are not
