@@ -68,13 +68,13 @@ type Options struct {
 	// Stream is the template of every source's stream; endpoints and the first
 	// sequence number are filled in per source.
 	Stream stream.Config
-	// Transport returns the transport of the stream of one registration; static is that of
-	// RegisterOptions. Every stream has Stream.Transport when nil.
-	Transport func(r registration.Registration, static bool) stream.Transport
+	// Transport returns the transport of the stream of one registration; free says that its endpoints
+	// need no permission. Every stream has Stream.Transport when nil.
+	Transport func(r registration.Registration, free bool) stream.Transport
 	// Strays returns the topics on bound sockets that no source claims, see UnclaimedTopics; nil is none.
 	Strays func() []zmq.Stray
-	// Reaches returns why a client must not name an endpoint, nil if it may. Registrations that
-	// are not static are asked about; nil allows all.
+	// Reaches returns why a client, or an engine that was asked, must not name an endpoint, nil if it may. The
+	// endpoints of the configuration need no permission; nil allows all.
 	Reaches func(endpoint string) error
 	// MaxSources bounds how many sources may be registered, 0 for no bound.
 	MaxSources int

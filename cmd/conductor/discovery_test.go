@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"example.com/conductor/internal/freeport"
 	"example.com/conductor/internal/must"
 )
 
@@ -131,6 +132,70 @@ func TestDiscovery(t *testing.T) {
 	})
 	post(t, p.url+"/unregister", `{"instance_id":"asked","dp_rank":0}`, 200)
 	eventually(t, "an unregistered engine stays", func() (string, bool) { s := services(); return s, !strings.Contains(s, `"asked"`) })
+}
+
+// An engine of the settings, which the server asks where it publishes, cannot make the server listen, or connect to a
+// socket of its machine, neither when it is followed nor while its events are to tell the block size.
+func TestEnginesNameNoSockets(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "secret.sock")
+	victim, err := net.Listen("unix", socket)
+	must.Succeed(t, err)
+	defer victim.Close()
+	visits := make(chan struct{}, 10)
+	go func() {
+		for {
+			c, err := victim.Accept()
+			if err != nil {
+				return
+			}
+			visits <- struct{}{}
+			c.Close()
+		}
+	}()
+	port, err := freeport.Address()
+	must.Succeed(t, err)
+	_, port, err = net.SplitHostPort(port)
+	must.Succeed(t, err)
+	told := map[string]string{"dials": "ipc://" + socket, "listens": "bind:tcp://127.0.0.1:" + port}
+	sources := "sources:\n"
+	for name, endpoint := range told {
+		engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/kv_event_sources" {
+				fmt.Fprintf(w, `[{"publisher":"zmq","endpoint":%q}]`, endpoint)
+				return
+			}
+			fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+		}))
+		t.Cleanup(engine.Close)
+		sources += fmt.Sprintf("- {discover: '%s', instance_id: %s, block_size: 16}\n- {discover: '%s', instance_id: %s-learns}\n",
+			engine.URL, name, engine.URL, name)
+	}
+	p := serveProcess(t, sources+"register: {allow: ['tcp://127.0.0.0/8']}\n")
+	eventually(t, "the server does not say why", func() (string, bool) {
+		_, answer := get(p.url + "/services")
+		return answer, strings.Count(answer, "is not one that register.allow allows") == 4
+	})
+	if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
+		c.Close()
+		t.Error("the server listens where an engine says")
+	}
+	if len(visits) > 0 {
+		t.Error("the server connects to a socket that an engine names")
+	}
+
+	sources += "register: {allow: [default, 'ipc://" + dir + "/', 'bind:tcp://*:" + port + "']}\n"
+	allows := serveProcess(t, sources)
+	<-visits
+	eventually(t, "the server does not listen", func() (string, bool) {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			c.Close()
+		}
+		_, answer := get(allows.url + "/services")
+		return answer, err == nil
+	})
 }
 
 // A server that was killed asks the engines of clients again. One that publishes elsewhere by then

@@ -86,9 +86,9 @@ func newTargets(cfg *config.Config, c *cluster.Asked, sockets *zmq.Sockets, allo
 		Registry: c, Rules: allowed.currentRules, TokenFile: cfg.Discovery.TokenFile, Log: log,
 		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.currentRules(), endpoint) },
 		Bounds:  c.SourceBounds,
-		Learn: func(ctx context.Context, t *discovery.Target, r discovery.Rank) (int, error) {
+		Learn: func(ctx context.Context, t *discovery.Target, r discovery.Rank, free bool) (int, error) {
 			rules := allowed.currentRules()
-			if t.Static {
+			if free {
 				rules = nil
 			}
 			claim := zmq.Claim{Pod: t.Instance, Model: t.Model, Rank: r.Rank}

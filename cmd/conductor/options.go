@@ -102,10 +102,10 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		SilentAfter:      fixed.SilentAfter,
 		MinSynced:        cfg.Ready.MinSources,
 		Log:              log,
-		Transport: func(r registration.Registration, static bool) stream.Transport {
+		Transport: func(r registration.Registration, free bool) stream.Transport {
 			rules := allowed.currentRules()
-			if static {
-				rules = nil // who writes the configuration may read the network
+			if free {
+				rules = nil
 			}
 			return sockets.TransportFor(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank}, rules)
 		},

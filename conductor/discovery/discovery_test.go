@@ -48,8 +48,14 @@ type fleet struct {
 
 func newFleet(t *testing.T, change func(*Options), addresses ...string) *fleet {
 	f := &fleet{t: t, answers: make(map[string]string), asked: make(map[string]int), tokens: make(map[string]bool), now: time.Unix(1e9, 0)}
-	f.c = conductor.New(conductor.Options{Stream: stream.Config{Transport: &f.net}})
-	o := Options{
+	var o Options
+	f.c = conductor.New(conductor.Options{Stream: stream.Config{Transport: &f.net}, Reaches: func(endpoint string) error {
+		if o.Reaches == nil {
+			return nil
+		}
+		return o.Reaches(endpoint)
+	}})
+	o = Options{
 		Registry: f.c.Sources(), Now: func() time.Time { return f.now },
 		Resolve: func(context.Context, string) ([]netip.Addr, error) {
 			if len(f.names) == 0 {
@@ -57,7 +63,7 @@ func newFleet(t *testing.T, change func(*Options), addresses ...string) *fleet {
 			}
 			return f.names, nil
 		},
-		Learn: func(ctx context.Context, _ *Target, r Rank) (int, error) {
+		Learn: func(ctx context.Context, _ *Target, r Rank, _ bool) (int, error) {
 			return LearnBlockSize(ctx, &f.net, r, func(p []byte) (events.Batch, error) { return wire.Decode(p, wire.DefaultLimits) })
 		},
 	}
@@ -251,7 +257,7 @@ func TestLearningEnds(t *testing.T) {
 	endpoints := make(chan string, 8)
 	over := make(chan string, 8)
 	f := newFleet(t, func(o *Options) {
-		o.Learn = func(ctx context.Context, _ *Target, r Rank) (int, error) {
+		o.Learn = func(ctx context.Context, _ *Target, r Rank, _ bool) (int, error) {
 			endpoints <- r.Endpoint
 			<-ctx.Done()
 			over <- r.Endpoint
@@ -423,6 +429,59 @@ func TestClientsReachAllowedEnginesOnly(t *testing.T) {
 	f.want("static|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
 	if !f.tokens["Bearer secret"] {
 		t.Error("an engine of the configuration gets no token")
+	}
+}
+
+// TestEnginesNameAllowedEndpoints lets an engine of the configuration name sockets and other machines. Only its own
+// machine needs no permission, because the configuration has named that.
+func TestEnginesNameAllowedEndpoints(t *testing.T) {
+	learned := make(chan string, 10)
+	f := newFleet(t, func(o *Options) {
+		o.Reaches = func(endpoint string) error {
+			if endpoint == "tcp://10.0.0.9:5557" || endpoint == "" {
+				return nil
+			}
+			return errors.New("is not allowed")
+		}
+		o.Learn = func(_ context.Context, _ *Target, r Rank, free bool) (int, error) {
+			learned <- fmt.Sprint(r.Endpoint, " ", free)
+			return 0, errors.New("nothing comes")
+		}
+	}, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	tell := func(endpoint, replay string, blockSize int) (told, fault string) {
+		t.Helper()
+		f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(`[{"endpoint":%q,"replay_endpoint":%q}]`, endpoint, replay))
+		f.add("127.0.0.1", func(target *Target) { target.Static, target.BlockSize = true, blockSize })
+		for _, s := range f.c.Services() {
+			told += s.Endpoint + " " + s.ReplayEndpoint
+		}
+		fault = f.m.List()[0].Error
+		f.m.Remove(registration.Key{Instance: "e", Rank: AllRanks})
+		f.m.tasks.Wait()
+		return told, fault
+	}
+	for _, e := range [][3]string{
+		{"tcp://*:7000", "", "tcp://127.0.0.1:7000 "},
+		{"tcp://127.0.0.1:7000", "tcp://localhost:7001", "tcp://127.0.0.1:7000 tcp://localhost:7001"},
+		{"tcp://[::ffff:127.0.0.1]:7000", "", "tcp://[::ffff:127.0.0.1]:7000 "},
+		{"tcp://10.0.0.9:5557", "", "tcp://10.0.0.9:5557 "},
+		{"ipc:///run/docker.sock", "", ""}, {"bind:tcp://*:7000", "", ""}, {"bind:tcp://127.0.0.1:7000", "", ""},
+		{"tcp://169.254.169.254:80", "", ""}, {"tcp://metadata:80", "", ""}, {"tcp://127.0.0.2:7000", "", ""},
+		{"tcp://*:7000", "ipc:///run/docker.sock", ""}, {"tcp://*:7000", "tcp://169.254.169.254:80", ""},
+	} {
+		if told, fault := tell(e[0], e[1], 16); told != e[2] || (fault == "") != (e[2] != "") {
+			t.Errorf("%s and %s: followed at %q, %q", e[0], e[1], told, fault)
+		}
+		tell(e[0], e[1], 0)
+		got := ""
+		if len(learned) > 0 {
+			got = <-learned
+		}
+		if endpoint, _, _ := strings.Cut(e[2], " "); (got == "") != (e[2] == "") || !strings.HasPrefix(got, endpoint) ||
+			strings.HasSuffix(got, "true") != strings.Contains(e[2], "127.0.0.1") {
+			t.Errorf("%s and %s: the block size is learned at %q", e[0], e[1], got)
+		}
 	}
 }
 

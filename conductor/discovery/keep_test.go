@@ -180,7 +180,7 @@ func TestAwaitDropped(t *testing.T) {
 // The block size that events told before counts: an engine without work would tell none for long.
 func TestRestoreOfLearnedSize(t *testing.T) {
 	f := newFleet(t, func(o *Options) {
-		o.Learn = func(context.Context, *Target, Rank) (int, error) { return 32, nil }
+		o.Learn = func(context.Context, *Target, Rank, bool) (int, error) { return 32, nil }
 	}, "127.0.0.1")
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)

@@ -70,8 +70,7 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 	}
 	if r.BlockSize == 0 {
 		if r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); r.BlockSize == 0 {
-			m.awaitBlockSize(t, e, found.Ranks[0])
-			return errLearning
+			return m.awaitBlockSize(t, addr, e, found.Ranks[0])
 		}
 		learned = append(learned, fmt.Sprintf("block size %d", r.BlockSize))
 	}
@@ -89,8 +88,8 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 			continue
 		}
 		by := registration.Registrar{Kind: registration.ByDiscovery, Name: cmp.Or(t.URL, "the engine's first events")}
-		if regErr := m.opts.Registry.Register(r, ingest.RegisterOptions{Static: t.Static, By: by, GivesWay: t.givesWay.Load(),
-			Replace: slices.Contains(old, key)}); regErr != nil {
+		if regErr := m.opts.Registry.Register(r, ingest.RegisterOptions{Static: t.Static, Told: !rank.isFree(&t.Target, addr), By: by,
+			GivesWay: t.givesWay.Load(), Replace: slices.Contains(old, key)}); regErr != nil {
 			err = fmt.Errorf("rank %d: %w", rank.Rank, regErr)
 			if slices.Contains(old, key) {
 				e.keys = append(e.keys, key)
@@ -135,10 +134,18 @@ type learning struct {
 }
 
 // awaitBlockSize waits in the background for the first events of a rank, which tell the block size. If the engine names another
-// endpoint than before, it starts again there.
-func (m *Manager) awaitBlockSize(t *target, e *engine, r Rank) {
+// endpoint than before, it starts again there. It returns why there is no source yet.
+func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Rank) error {
+	free := r.isFree(&t.Target, address)
+	if !free && m.opts.Reaches != nil {
+		for _, endpoint := range []string{r.Endpoint, r.Replay} {
+			if err := m.opts.Reaches(endpoint); err != nil {
+				return fmt.Errorf("rank %d: %w", r.Rank, err)
+			}
+		}
+	}
 	if m.opts.Learn == nil || e.learning != nil && e.learning.rank == r {
-		return
+		return errLearning
 	}
 	if e.learning != nil {
 		e.learning.stop()
@@ -148,7 +155,7 @@ func (m *Manager) awaitBlockSize(t *target, e *engine, r Rank) {
 	e.learning = l
 	m.tasks.Go(func() {
 		defer stop()
-		size, err := m.opts.Learn(ctx, &t.Target, r)
+		size, err := m.opts.Learn(ctx, &t.Target, r, free)
 		t.mu.Lock()
 		current := e.learning == l && ctx.Err() == nil
 		if e.learning == l {
@@ -162,4 +169,5 @@ func (m *Manager) awaitBlockSize(t *target, e *engine, r Rank) {
 			m.updateTarget(t)
 		}
 	})
+	return errLearning
 }

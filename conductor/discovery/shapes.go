@@ -28,6 +28,20 @@ type Rank struct {
 	Endpoint, Replay, Snapshot string
 }
 
+// isAt reports whether an endpoint is a port of the machine at address.
+func isAt(endpoint string, address netip.Addr) bool {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	host, _, err := net.SplitHostPort(rest)
+	if !ok || err != nil {
+		return false
+	}
+	at, err := netip.ParseAddr(host)
+	if err != nil {
+		return address.IsLoopback() && isLoopback(host) // it is called localhost
+	}
+	return at.Unmap() == address
+}
+
 const (
 	maxRanks = 1024
 	// vllmPort is where older vLLM publishes, plus the rank.

@@ -3,6 +3,7 @@ package discovery
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"reflect"
 	"slices"
@@ -57,6 +58,18 @@ type endpoint struct{ name, value string }
 func (t *Target) endpoints() []endpoint {
 	all := []endpoint{{"endpoint", t.Endpoint}, {"replay_endpoint", t.ReplayEndpoint}, {"snapshot_endpoint", t.SnapshotEndpoint}}
 	return slices.DeleteFunc(all, func(e endpoint) bool { return e.value == "" })
+}
+
+// isFree reports whether the endpoints of a rank of t need no permission, because the configuration names them, or names the
+// machine at address, which was asked. Any other endpoint is a claim of the engine: a socket of this machine, or the
+// address of another one.
+func (r *Rank) isFree(t *Target, address netip.Addr) bool {
+	for _, endpoint := range []string{r.Endpoint, r.Replay, r.Snapshot} {
+		if t.URL != "" && endpoint != "" && !isAt(endpoint, address) {
+			return false
+		}
+	}
+	return t.Static
 }
 
 // covers reports whether a target that exists already does what a new one asks for: a client may repeat what the

@@ -21,9 +21,9 @@ type Feed interface {
 	Close()
 }
 
-// FeedFunc returns the feed of a source. recorded is what records the source, nil for nothing, and on hears of changes of the feed's
-// state.
-type FeedFunc func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) Feed
+// FeedFunc returns the feed of a source. free says that its endpoints need no permission. recorded is what records the source, nil
+// for nothing, and on hears of changes of the feed's state.
+type FeedFunc func(r registration.Registration, free bool, recorded *tape.Recorder, on func(stream.State, string)) Feed
 
 // FeedBy lets open make the feeds of sources, and returns what made them before. Call it before the first registration.
 func (c *Sources) FeedBy(open FeedFunc) (before FeedFunc) {

@@ -30,6 +30,9 @@ type RegisterOptions struct {
 	// alone may name further tenants. Any other registration keeps the tenants of the
 	// source that it equals or replaces.
 	Static bool
+	// Told says that the endpoints of a Static source are not in the configuration: an engine told them, and so they need
+	// the permission that those of clients need.
+	Told bool
 	// AnyEndpoint takes endpoints as they are: one that can never work makes a
 	// source that has failed.
 	AnyEndpoint bool
@@ -43,6 +46,9 @@ type RegisterOptions struct {
 	// and refuses the registration with its error. It must not call the Conductor.
 	Admit func(all iter.Seq[registration.Registration]) error
 }
+
+// free reports whether endpoints need no permission: who writes the configuration may read the network.
+func (o *RegisterOptions) free() bool { return o.Static && !o.Told }
 
 // Register starts a source. It never waits for the endpoint. The same key with
 // equal fields is a success that changes nothing.
@@ -62,7 +68,7 @@ func (c *Sources) Register(r registration.Registration, opts RegisterOptions) er
 		return &invalid.FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value",
 			Message: "may_announce is for sources of the configuration file alone"}
 	}
-	if !opts.Static && c.opts.Reaches != nil {
+	if !opts.free() && c.opts.Reaches != nil {
 		for _, f := range r.Endpoints() {
 			if f.Endpoint == "" {
 				continue
@@ -182,7 +188,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 	if full || taken && !old.recovered {
 		c.removeSource(old)
 	}
-	s := newRegistered(c, r, opts.Static)
+	s := newRegistered(c, r, &opts)
 	s.by = opts.By.WithDefaults(opts.Static, s.opened)
 	s.givesWay = opts.GivesWay
 	if taken && old.recovered {
@@ -289,11 +295,11 @@ func observeEndpoint(c *Sources, s *Source) {
 
 // newRegistered opens the stream, which does not wait for the endpoint, and joins
 // the source to its deployment. Sources.mu is held.
-func newRegistered(c *Sources, r registration.Registration, static bool) *Source {
-	recorded := c.opts.Tape.Register(r.Key().String(), r.AppendFields(nil, static)...)
+func newRegistered(c *Sources, r registration.Registration, opts *RegisterOptions) *Source {
+	recorded := c.opts.Tape.Register(r.Key().String(), r.AppendFields(nil, opts.Static)...)
 	s := newUnjoined(c, r)
-	s.Static, s.tape = static, recorded
-	s.feed = c.open(r, static, recorded, s.onState)
+	s.Static, s.tape = opts.Static, recorded
+	s.feed = c.open(r, opts.free(), recorded, s.onState)
 	if f, is := s.feed.(*RecordedFeed); is {
 		f.source = s
 	}
@@ -357,7 +363,7 @@ func newUnjoined(c *Sources, r registration.Registration) *Source {
 }
 
 // streamConfig fills the template for one source.
-func (o *Options) streamConfig(r registration.Registration, static bool, recorded *tape.Recorder,
+func (o *Options) streamConfig(r registration.Registration, free bool, recorded *tape.Recorder,
 	on func(stream.State, string)) stream.Config {
 	cfg := o.Stream
 	cfg.OnState = on
@@ -366,7 +372,7 @@ func (o *Options) streamConfig(r registration.Registration, static bool, recorde
 	}
 	cfg.Endpoint, cfg.ReplayEndpoint, cfg.SnapshotEndpoint = r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint
 	if o.Transport != nil {
-		cfg.Transport = o.Transport(r, static)
+		cfg.Transport = o.Transport(r, free)
 	}
 	cfg.ReplayFlow = r.Tenant
 	cfg.PartialClears = r.Clear == registration.ClearDevice

@@ -166,7 +166,7 @@ func (c *Sources) lockSources(of *scope.Deployment) (all []*Source, release func
 type Options struct {
 	Copies        index.CopyPolicy
 	Stream        stream.Config
-	Transport     func(r registration.Registration, static bool) stream.Transport
+	Transport     func(r registration.Registration, free bool) stream.Transport
 	Reaches       func(endpoint string) error
 	Completeness  objectkey.Completeness
 	PoolBytes     int64
@@ -197,14 +197,14 @@ func New(catalog *catalog.Catalog, opts Options) *Sources {
 	c.pushes = &Pushes{
 		now: opts.Now, staleAfter: opts.Stream.StaleAfter, decode: opts.Stream.Decode, most: cmp.Or(opts.PoolBytes, pool.DefaultLimit),
 	}
-	c.open = func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) Feed {
+	c.open = func(r registration.Registration, free bool, recorded *tape.Recorder, on func(stream.State, string)) Feed {
 		switch {
 		case r.IsPushed():
 			return c.pushes.open(r, on)
 		case r.IsApproximate():
 			return newApproximate()
 		}
-		return stream.Open(opts.streamConfig(r, static, recorded, on))
+		return stream.Open(opts.streamConfig(r, free, recorded, on))
 	}
 	if c.gate = opts.Gate; c.gate == nil {
 		open := make(chan struct{})
