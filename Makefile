@@ -210,14 +210,15 @@ proto: ## write the Go code of api/; TestGenerated says when it is stale. protoc
 race: ## every test with the race detector, twice, from scratch
 	CGO_ENABLED=1 $(GO) test -race -count=2 -parallel $(PARALLEL) -timeout 60m $(TESTFLAGS) ./...
 
-# Minimizing every interesting input would use up the time given.
+# Minimizing every interesting input would use up the time given. A target whose workers run nothing fails too.
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME
 	@targets=$$($(GO) test -list '^Fuzz' ./... | awk '/^Fuzz/ {t[n++] = $$1} /^ok/ {while (n) print $$2, t[--n]}'); \
 	test -n "$$targets" || { echo "no fuzz target found"; exit 1; }; \
 	while read -r package target; do \
 	  echo "== $$package $$target for $(FUZZTIME)"; \
-	  $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$package" </dev/null; \
+	  $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$package" </dev/null \
+	    | awk '{print; fflush()} /execs: [1-9]/ {ran = 1} END {if (!ran) {print "no input was run"; exit 1}}'; \
 	done <<<"$$targets"
 
 .PHONY: bench

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,9 +21,9 @@ import (
 var programs string
 
 // TestMain lets the test binary be the program itself, so that commands run as
-// processes of their own.
+// processes of their own. The workers that fuzzing starts are tests.
 func TestMain(m *testing.M) {
-	if os.Getenv("RUN_AS_LAB") == "1" {
+	if os.Getenv("RUN_AS_LAB") == "1" && !slices.Contains(os.Args, "-test.fuzzworker") {
 		main()
 		os.Exit(0)
 	}

@@ -5,6 +5,8 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -76,4 +78,15 @@ func FuzzHeaders(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestHeadersAreFuzzed: the workers that go test starts for FuzzHeaders, which are this program again, run its first seed.
+func TestHeadersAreFuzzed(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "-test.run=^$", "-test.fuzz=^FuzzHeaders$", "-test.fuzztime=1x", "-test.parallel=1",
+		"-test.fuzzcachedir="+t.TempDir())
+	cmd.Env = []string{"HOME=" + os.TempDir(), "PATH=" + os.Getenv("PATH")}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), ": 1/4 completed") {
+		t.Errorf("%v: %s", err, out)
+	}
 }

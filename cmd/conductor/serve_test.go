@@ -25,9 +25,10 @@ import (
 )
 
 // TestMain lets the test binary be the program itself, so that commands run as
-// processes of their own. What a command starts in its turn is the program too.
+// processes of their own. What a command starts in its turn is the program too, but for the
+// workers that fuzzing starts.
 func TestMain(m *testing.M) {
-	if os.Getenv("RUN_AS_CONDUCTOR") == "1" {
+	if os.Getenv("RUN_AS_CONDUCTOR") == "1" && !slices.Contains(os.Args, "-test.fuzzworker") {
 		if err := readFixed(os.Args); err != nil {
 			panic(err)
 		}

@@ -178,6 +178,19 @@ func (f *oracleFields) tokens(limit int) []uint32 {
 	return list
 }
 
+// hashKind reads whose hashes a query has; absent, null and "" are canonical ones.
+func (f *oracleFields) hashKind(name string) match.HashKind {
+	kinds := map[string]match.HashKind{
+		"": match.CanonicalHashes, "canonical": match.CanonicalHashes, "engine": match.EngineHashes, "vllm": match.VLLMHashes,
+		"sglang": match.SGLangHashes,
+	}
+	kind, ok := kinds[f.text(name)]
+	if !ok {
+		f.fail(invalid.Field(name, "invalid_value", "%s must be one of canonical, engine, vllm, sglang, got %.32q", name, f.text(name)))
+	}
+	return kind
+}
+
 // hashes reads an array of 64-bit hashes under any of its names. Negative
 // numbers are taken as two's complement, the way some engines print hashes.
 // Several names at once must agree.
@@ -336,7 +349,8 @@ func (b oracleBody) query(byHash bool, limit int) (q match.Query, err error) {
 	f := oracleFields{body: b}
 	q.Model, q.BlockSize = f.required("model", "modelname", "model_name"), f.blockSize()
 	if byHash {
-		q.ByHash, q.Hashes = true, f.hashes(limit, "seq_hashes", "block_hash", "block_hashes")
+		q.ByHash, q.HashKind = true, f.hashKind("hash")
+		q.Hashes = f.hashes(limit, "seq_hashes", "block_hash", "block_hashes")
 	} else {
 		_, list := b.field("token_ids")
 		name, packed := b.field("token_ids_b64")
@@ -457,8 +471,8 @@ func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
 		}
 	}
 	const rest = `,"model":"m","block_size":16}`
-	for _, name := range []string{"token_ids", "seq_hashes", "token_ids_b64", "modelname", "block_size", "min_matched", "top", "expected",
-		"instance_id", "other"} {
+	for _, name := range []string{"token_ids", "seq_hashes", "token_ids_b64", "hash", "modelname", "block_size", "min_matched", "top",
+		"expected", "instance_id", "other"} {
 		for _, v := range oddValues {
 			f(fmt.Sprintf(`{"%s":%s}`, name, v))
 			f(fmt.Sprintf(`{"%s":%s%s`, name, v, rest))
@@ -481,6 +495,9 @@ func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
 		`{"token_ids":[1],"token_ids":[1]` + rest, `{"model":null,"token_ids":[]` + rest, `{"other":1,"other":2,"token_ids":[3]` + rest,
 		`{"seq_hashes":[1,2],"block_hash":[1,2],"block_hashes":[1,3]` + rest, `{"seq_hashes":[-1],"block_hash":[18446744073709551615]` +
 			rest,
+		`{"seq_hashes":[1,1E3],"hash":[1E3]` + rest, `{"hash":"canonical","seq_hashes":[1]` + rest, `{"hash":"engine","seq_hashes":[1]` + rest,
+		`{"hash":"vllm","block_hash":[1]` + rest, `{"hash":"sgl\u0061ng","seq_hashes":[1]` + rest, `{"hash":"VLLM","seq_hashes":[1e3]` + rest,
+		`{"hash":"vllm","token_ids":[1],"seq_hashes":[1]` + rest,
 		`{"block_hash":[1,2],"seq_hashes":[1,2,3]` + rest, `{"seq_hashes":[],"block_hash":null` + rest,
 		strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10000), strings.Repeat(`{"a":`, 10001) + "1" +
 			strings.Repeat("}", 10001),
