@@ -56,10 +56,15 @@ func ParseRoles(names []string) (r Roles, err error) {
 		}
 		r |= 1 << i
 	}
+	return r.complete(), nil
+}
+
+// complete adds the roles that Admin includes.
+func (r Roles) complete() Roles {
 	if r&Admin != 0 {
-		r = every
+		return every
 	}
-	return r, nil
+	return r
 }
 
 // names returns the names of the roles. It is never nil.

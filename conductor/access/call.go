@@ -78,8 +78,8 @@ func (a *Guard) identifyCaller(p *policy, call Call) (*Caller, *refusal) {
 	if c.client, why = a.identifyClient(p, call); why == nil {
 		why = p.hasRole(c.rule, c.client)
 	}
-	if c.rule.open && why != nil {
-		c.client, why = &Client{Tenants: noTenants}, nil
+	if c.rule.open {
+		c.client, why = c.client.onOpenRoute(why), nil
 	}
 	if why == nil {
 		c.flow = c.client.flowFrom(withoutPort(call.Address))

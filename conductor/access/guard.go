@@ -63,9 +63,8 @@ func New(p Policy, log zerolog.Logger) *Guard {
 
 // Use replaces the policy. The counts of limits that stay the same go on.
 func (a *Guard) Use(p Policy) {
-	if p.Loopback |= p.Anonymous; p.Loopback&Admin != 0 {
-		p.Loopback = every
-	}
+	p.Anonymous = p.Anonymous.complete()
+	p.Loopback = (p.Loopback | p.Anonymous).complete()
 	next := &policy{anonymous: &Client{Roles: p.Anonymous}, loopback: &Client{Roles: p.Loopback}, credentials: p.Credentials}
 	if old := a.policy.Load(); old != nil && old.limits.limits == p.Limits {
 		next.limits = old.limits
@@ -135,9 +134,8 @@ func (a *Guard) Check(g *gin.Context) {
 	default:
 		why = a.checkRequest(p, g, r, client)
 	}
-	// Open routes answer without valid credentials, with less in them.
-	if r.open && why != nil {
-		client, why = &Client{Tenants: noTenants}, nil
+	if r.open {
+		client, why = client.onOpenRoute(why), nil
 	}
 	var settle func()
 	if why == nil && !r.open && !forwarded {
@@ -183,8 +181,17 @@ func (a *Guard) Again(g *gin.Context) bool {
 		client.Tenants.All() == was.Tenants.All()
 }
 
-// noTenants is the scope of a client that may name no tenant.
-var noTenants = []string{}
+// stranger is the client of an open route who learns the status of the server, and no name of a tenant or source.
+var stranger = &Client{Tenants: []string{}}
+
+// onOpenRoute returns as whom an open route answers a client, or a request that is refused elsewhere. The names that it may
+// tell are those of GET /services, so they need the same role.
+func (c *Client) onOpenRoute(refused *refusal) *Client {
+	if refused != nil || c.Roles&Query == 0 {
+		return stranger
+	}
+	return c
+}
 
 // callOf returns the part of an HTTP request that identifies its client.
 func callOf(r *http.Request) Call {

@@ -24,14 +24,15 @@ func TestTold(t *testing.T) {
 			t.Errorf("%+v with %s: %+v, counted %v, %v", sender, text, c, is, why)
 		}
 	}
+	nobody := []string{}
 	peer, client := &Client{Name: "r", Roles: Peer}, &Client{Name: "c", Roles: Query, Tenants: []string{"b"}}
 	f(peer, client.Tell(), "r", Query, []string{"b"}, true)
 	f(peer, (&Client{Roles: Query}).Tell(), "r", Query, nil, true)
-	f(peer, (&Client{Tenants: noTenants}).Tell(), "r", 0, noTenants, true)
+	f(peer, (&Client{Tenants: nobody}).Tell(), "r", 0, nobody, true)
 	f(peer, client.Tell(), "", Peer, nil, false)
 	f(client, (&Client{Roles: every}).Tell(), "r", Query, []string{"b"}, false)
 	f(&Client{Roles: every, Tenants: []string{"a", "b"}}, client.Tell(), "r", Query, []string{"b"}, true)
-	f(&Client{Roles: Peer, Tenants: []string{"a"}}, client.Tell(), "r", Query, noTenants, true)
+	f(&Client{Roles: Peer, Tenants: []string{"a"}}, client.Tell(), "r", Query, nobody, true)
 	f(&Client{Roles: Peer, Tenants: []string{"a"}}, (&Client{Roles: Query}).Tell(), "r", Query, []string{"a"}, true)
 	for _, text := range []string{"{", `{"roles": ["king"]}`, `[]`} {
 		h := http.Header{}

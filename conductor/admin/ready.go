@@ -68,6 +68,9 @@ func (a *api) ready(g *gin.Context) (any, error) {
 		Ready: r.Ready, Draining: draining, Recovering: r.Recovering, Synced: r.Synced, MinSources: r.MinSynced,
 		Waiting: rows(r.Waiting), GivenUp: rows(r.GivenUp), Recovery: a.progress(),
 	}
+	if client := access.Of(g); row.Recovery != nil && (client.Roles&access.Admin == 0 || !client.Tenants.All()) {
+		row.Recovery.Name = "" // a path, the URL of a peer or a tenant's model
+	}
 	text, severity := r.Summary(nil, draining)
 	row.Summary, row.Severity = text, string(severity)
 	if r.IndexLimit > 0 {

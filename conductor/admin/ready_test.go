@@ -4,10 +4,28 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rs/zerolog"
+
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/watch"
 )
+
+// TestReadyNamesNoOrigin asks during a recovery. Its file, peer or model is named to operators alone.
+func TestReadyNamesNoOrigin(t *testing.T) {
+	for role, want := range map[access.Roles]string{access.Query: "", access.Admin: "http://peer:8090"} {
+		s := newListener(t, func(_ *conductor.Conductor, o *admin.Options) {
+			o.Guard = access.New(access.Policy{Anonymous: role}, zerolog.Nop()).Check
+			o.Progress = func() conductor.Progress {
+				return conductor.Progress{From: "peer", Name: "http://peer:8090", Blocks: 7}
+			}
+		})
+		if got := s.do("GET", "/ready", "").Body.String(); !strings.Contains(got, `"from":"peer","name":"`+want+`","blocks":7`) {
+			t.Errorf("as %s: %s", role, got)
+		}
+	}
+}
 
 // TestReadyBeginsWithSummary requires that the sentence comes first in /ready, and that the page has the same one.
 func TestReadyBeginsWithSummary(t *testing.T) {
