@@ -118,9 +118,9 @@ type TLS struct {
 // Register bounds what clients register.
 type Register struct {
 	// endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports. Narrow it
-	// to the networks of your engines
+	// to the networks of your engines; add a rule for sockets, which default does not have
 	//
-	// Default: private and public addresses, but not link-local, multicast or cloud-metadata ones
+	// Default: private and public addresses, but not link-local, multicast or cloud-metadata ones, and no sockets
 	Allow []string `yaml:"allow" kind:"rules" default:"default" reload:"yes" start:"[tcp://10.0.0.0/8]"`
 }
 

@@ -172,7 +172,7 @@ func TestEnginesNameNoSockets(t *testing.T) {
 		sources += fmt.Sprintf("- {discover: '%s', instance_id: %s, block_size: 16}\n- {discover: '%s', instance_id: %s-learns}\n",
 			engine.URL, name, engine.URL, name)
 	}
-	p := serveProcess(t, sources+"register: {allow: ['tcp://127.0.0.0/8']}\n")
+	p := serveProcess(t, sources)
 	eventually(t, "the server does not say why", func() (string, bool) {
 		_, answer := get(p.url + "/services")
 		return answer, strings.Count(answer, "is not one that register.allow allows") == 4

@@ -86,6 +86,14 @@ func TestPortsLookAlike(t *testing.T) {
 	}
 }
 
+// gone returns a port at which nothing listens.
+func gone(t *testing.T) string {
+	t.Helper()
+	address, err := freeport.Address()
+	must.Succeed(t, err)
+	return address[strings.LastIndexByte(address, ':')+1:]
+}
+
 // A client that may register cannot use the server to reach its own machine, or the addresses at
 // which clouds tell secrets. Sources of the configuration may.
 func TestRegisterReaches(t *testing.T) {
@@ -130,6 +138,17 @@ func TestRegisterReaches(t *testing.T) {
 	if len(visits) > 0 {
 		t.Errorf("the victim was visited %d times", len(visits))
 	}
+
+	// On loopback too: a web page that reaches the server has no rights to its machine's sockets.
+	local := serveProcess(t, "")
+	for endpoint, rule := range map[string]string{"ipc:///var/run/docker.sock": "ipc:///var/run/docker.sock",
+		"bind:tcp://*:8181": "bind:tcp://*:8181", "bind:tcp://127.0.0.1:8181": "bind:tcp://*:8181"} {
+		if answer := post(t, local.url+"/register", body(endpoint, ""), 400); !strings.Contains(answer, `"field":"endpoint"`) ||
+			!strings.Contains(answer, `register.allow allows: add \"`+rule) {
+			t.Errorf("%s: %s", endpoint, answer)
+		}
+	}
+	post(t, local.url+"/register", body("tcp://127.0.0.1:"+gone(t), ""), 200)
 
 	ruled := serveProcess(t, strings.ReplaceAll(source, "PORT", port)+"register: {allow: ['tcp://10.0.0.0/8:5000-6000']}\n")
 	<-visits // by the source of the configuration

@@ -81,7 +81,7 @@ ENGINE is one of:
                          to the port, so with --ranks 8 the others are at 5558 to 5564, and
                          at --replay-port plus the rank for replays.
   bind:tcp://*:5557      an address of the server that the engine connects to. All ranks
-                         share it.
+                         share it. The server's register.allow has to name it.
   push:                  nothing to connect to: LMCache reports over HTTP.
 
 Leave ENGINE out for an engine that publishes no events (--set events=none).

@@ -57,7 +57,7 @@ func TestUnclaimedTopics(t *testing.T) {
 	must.Succeed(t, err)
 	_, port, _ := strings.Cut(address, ":")
 	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "operator query,register,admin '*'", "asks query '*'",
-		"of-blue query,register,admin blue")+"}\n"+
+		"of-blue query,register,admin blue")+"}\nregister: {allow: ['bind:tcp://*:"+port+"']}\n"+
 		"sources: [{endpoint: 'bind:tcp://127.0.0.1:"+port+"', type: vLLM, modelname: m, instance_id: '10.0.0.1:8000', block_size: 16}]\n")
 	services := func(token string) string {
 		status, answer := askAs(t, "GET", p.url+"/services", token, "", nil)

@@ -24,7 +24,7 @@ type Rules struct {
 	tcp  []network
 	ipc  []string // clean paths; a directory ends with a slash
 	bind []ports
-	// standard says that default is among them, local that the server's own machine is meant too.
+	// standard says that default is among them, local that it means the server's own machine too.
 	standard, local bool
 }
 
@@ -39,8 +39,8 @@ type network struct {
 
 // Parse reads rules. The rule default allows TCP to all addresses but those that are the network's
 // own: unspecified, multicast, link-local, and those at which clouds tell machines their secrets.
-// local says that none but this machine reaches the server: then default allows loopback, ipc and
-// bound sockets too. The error names the rule.
+// local says that none but this machine reaches the server: then default allows loopback too. Sockets, of a path
+// or bound, always need a rule of their own. The error names the rule.
 func Parse(rules []string, local bool) (*Rules, error) {
 	r := new(Rules)
 	for _, text := range rules {
@@ -155,7 +155,7 @@ func (r *Rules) AllowsName(port uint16) bool {
 // AllowsPath reports whether a socket may be connected to.
 func (r *Rules) AllowsPath(name string) bool {
 	if !path.IsAbs(name) {
-		return r.local // an abstract socket, or one in the server's directory
+		return false // an abstract socket, or one in the server's directory
 	}
 	clean := path.Clean(name)
 	for _, rule := range r.ipc {
@@ -163,7 +163,7 @@ func (r *Rules) AllowsPath(name string) bool {
 			return true
 		}
 	}
-	return r.local
+	return false
 }
 
 // AllowsBind reports whether a port may be listened at.
@@ -173,7 +173,7 @@ func (r *Rules) AllowsBind(port uint16) bool {
 			return true
 		}
 	}
-	return r.local
+	return false
 }
 
 // metadata are addresses at which clouds tell a machine its secrets, outside of link-local ones.

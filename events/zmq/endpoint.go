@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path"
 	"strconv"
 	"strings"
 
@@ -64,18 +65,23 @@ func CheckReach(rules *reach.Rules, endpoint string) error {
 		return nil
 	}
 	if network == "unix" {
-		if !rules.AllowsPath(addr) {
-			return fmt.Errorf("%q %w", endpoint, errReach)
+		switch {
+		case rules.AllowsPath(addr):
+			return nil
+		case path.IsAbs(addr):
+			return fmt.Errorf("%q %w: add %q", endpoint, errReach, "ipc://"+path.Clean(addr))
 		}
-		return nil
+		return fmt.Errorf("%q %w: only the settings may name it under sources", endpoint, errReach)
 	}
 	host, text, _ := net.SplitHostPort(addr)
 	number, _ := strconv.ParseUint(text, 10, 16)
 	port, ok := uint16(number), false
 	ip, err := netip.ParseAddr(host)
 	switch {
+	case bound && !rules.AllowsBind(port):
+		return fmt.Errorf("%q %w: add %q", endpoint, errReach, fmt.Sprintf("bind:tcp://*:%d", port))
 	case bound:
-		ok = rules.AllowsBind(port)
+		ok = true
 	case err == nil:
 		ok = rules.AllowsTCP(netip.AddrPortFrom(ip, port))
 	case strings.EqualFold(strings.TrimSuffix(host, "."), "localhost"):

@@ -2,6 +2,7 @@ package zmq
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -32,6 +33,16 @@ func TestReaches(t *testing.T) {
 			t.Errorf("%s: %v", endpoint, err)
 		}
 		must.Report(t, CheckReach(nil, endpoint))
+	}
+	for endpoint, rule := range map[string]string{"bind:tcp://*:7001": "bind:tcp://*:7001", "bind:tcp://[::1]:81": "bind:tcp://*:81",
+		"ipc:///run//secret/../x": "ipc:///run/x"} {
+		if err := CheckReach(r, endpoint); err == nil || !strings.HasSuffix(err.Error(), fmt.Sprintf("register.allow allows: add %q", rule)) {
+			t.Errorf("%s: %v", endpoint, err)
+		}
+		must.Report(t, CheckReach(rulesOf(t, false, rule), endpoint))
+	}
+	if err := CheckReach(r, "ipc://@abstract"); err == nil || !strings.HasSuffix(err.Error(), "the settings may name it under sources") {
+		t.Error(err)
 	}
 	if err := CheckReach(rulesOf(t, false, "tcp://10.0.0.0/8:5000-6000"), "tcp://engine:80"); err == nil {
 		t.Error("a name is looked up for a port that no rule has")
