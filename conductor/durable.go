@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/ingest"
@@ -40,15 +41,28 @@ func (v View) Durable(r *registration.Registration) bool {
 	return v.conductor.keeper != nil && v.conductor.keeper.Keeps(r)
 }
 
-// Commit waits until a restart would find the registrations of this moment, and returns err, which is that
-// of the call that registered or unregistered key. It returns ErrNotDurable if a restart would not find them.
+// Commit waits until a restart would find the registrations of this moment, and until changes at other replicas count as
+// later ones, see Share. It returns err, which is that of the call that registered or unregistered key, or ErrNotDurable if
+// a restart would not find them.
 //
 // Errors that depend on other registrations, such as ErrNotFound, wait too. Otherwise a client that tries again
 // after ErrNotDurable would take ErrNotFound as proof that its change lasts.
 func (v View) Commit(ctx context.Context, key registration.Key, err error) error {
-	keeper := v.conductor.keeper
-	if keeper == nil || errors.As(err, new(*invalid.FieldError)) || errors.Is(err, ErrForbidden) || errors.Is(err, ingest.ErrPast) ||
+	if errors.As(err, new(*invalid.FieldError)) || errors.Is(err, ErrForbidden) || errors.Is(err, ingest.ErrPast) ||
 		errors.Is(err, ingest.ErrClosed) {
+		return err
+	}
+	if s := v.conductor.sharing; s != nil {
+		apart := time.After(s.apart())
+		defer func() {
+			select {
+			case <-apart:
+			case <-ctx.Done():
+			}
+		}()
+	}
+	keeper := v.conductor.keeper
+	if keeper == nil {
 		return err
 	}
 	failed := keeper.Commit(ctx)

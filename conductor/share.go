@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"slices"
+	"time"
 
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/status"
@@ -11,16 +12,19 @@ import (
 // sharing hears what clients change, so that other replicas learn of it.
 type sharing struct {
 	registered   func(registration.Registration)
-	unregistered func(registration.Key)
+	unregistered func(key registration.Key, known bool)
 	sources      func() []registration.Registration
+	apart        func() time.Duration
 }
 
-// Share lets two functions hear which sources clients register and unregister. They must not wait.
-// sources returns the sources that replicas share, this one's among them. Call Share before the
-// first client asks.
-func (c *Conductor) Share(registered func(registration.Registration), unregistered func(registration.Key),
-	sources func() []registration.Registration) {
-	c.sharing = &sharing{registered, unregistered, sources}
+// Share lets two functions hear which sources clients register and unregister. They must not wait. known is false for a
+// key of which this replica has not heard: another one may have.
+// sources returns the sources that replicas share, this one's among them. apart returns how
+// long after a change a client is answered, at least, so that its next change counts as a later one at any replica.
+// Call Share before the first client asks.
+func (c *Conductor) Share(registered func(registration.Registration), unregistered func(key registration.Key, known bool),
+	sources func() []registration.Registration, apart func() time.Duration) {
+	c.sharing = &sharing{registered, unregistered, sources, apart}
 }
 
 // Shared returns the sources of the client's tenants that this replica or another follows.
@@ -60,10 +64,10 @@ func (c *Conductor) Canonical(r registration.Registration) registration.Registra
 	return r
 }
 
-// tellUnregistered reports a key that a client has unregistered.
-func (c *Conductor) tellUnregistered(key registration.Key) {
+// tellUnregistered reports a key that a client has unregistered. known says that there was such a source.
+func (c *Conductor) tellUnregistered(key registration.Key, known bool) {
 	if c.sharing != nil {
-		c.sharing.unregistered(key)
+		c.sharing.unregistered(key, known)
 	}
 }
 

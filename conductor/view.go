@@ -158,7 +158,8 @@ func (v View) Register(r registration.Registration, opts ingest.RegisterOptions)
 }
 
 // Unregister stops a source for the client, with the errors of Conductor.Unregister and ErrForbidden. Replicas
-// hear of it: a source that only another one follows is no ErrNotFound. Call Commit next, which makes it last.
+// hear of it: a source that only another one follows is no ErrNotFound, and one of which this replica has not heard yet
+// is unregistered too. Call Commit next, which makes it last.
 func (v View) Unregister(key registration.Key) (registration.Key, error) {
 	if err := v.May(key.Tenant); err != nil {
 		return key, err
@@ -170,8 +171,8 @@ func (v View) Unregister(key registration.Key) (registration.Key, error) {
 	if errors.Is(err, ingest.ErrNotFound) && v.conductor.shares(key) {
 		err = nil
 	}
-	if err == nil {
-		v.conductor.tellUnregistered(key)
+	if err == nil || errors.Is(err, ingest.ErrNotFound) {
+		v.conductor.tellUnregistered(key, err == nil)
 	}
 	return key, err
 }

@@ -195,3 +195,50 @@ func TestForgedEntriesGiveWay(t *testing.T) {
 		t.Errorf("%d lines about entries: %.4000s", n, p.log())
 	}
 }
+
+// TestReplicasKeepTheLaterRegistration changes sources at one server and then at the other, which has not heard of it: each
+// time the later change counts at both.
+func TestReplicasKeepTheLaterRegistration(t *testing.T) {
+	t.Parallel()
+	settings := "store: {url: '" + redistest.Start(t).URL() + "'}\nshutdown: {drain: 0s}\n"
+	a, b := serveProcess(t, settings), serveProcess(t, settings)
+	both := []*process{a, b}
+	var all []string
+	for i := range 20 {
+		all = append(all, fmt.Sprintf("engine-%02d", i))
+		post(t, a.url+"/register", registered(all[i], "127.0.0.1:9"), 200)
+	}
+	follow(t, both, all...)
+	// Once both follow the last source of the other, they have heard of all that it did before.
+	settle := func(round string, want ...string) {
+		t.Helper()
+		last := []string{"last-a-" + round, "last-b-" + round}
+		post(t, a.url+"/register", registered(last[0], "127.0.0.1:9"), 200)
+		post(t, b.url+"/register", registered(last[1], "127.0.0.1:9"), 200)
+		follow(t, both, append(want, last...)...)
+		for _, name := range last {
+			post(t, a.url+"/unregister", unregistered(name), 200)
+		}
+		follow(t, both, want...)
+	}
+	for _, name := range all {
+		post(t, a.url+"/unregister", unregistered(name), 200)
+		post(t, b.url+"/register", registered(name, "127.0.0.1:9"), 200)
+	}
+	settle("registered", all...)
+	for _, name := range all {
+		post(t, b.url+"/unregister", unregistered(name), 200)
+		post(t, a.url+"/register", registered(name, "127.0.0.1:9"), 200)
+		resp, err := http.Post(b.url+"/unregister", "application/json", strings.NewReader(unregistered(name)))
+		must.Succeed(t, err)
+		if resp.Body.Close(); resp.StatusCode != 404 && resp.StatusCode != 200 { // 404 if it has not heard that the source is back
+			t.Errorf("%s: %s", name, resp.Status)
+		}
+	}
+	settle("unregistered")
+}
+
+// unregistered is the body that unregisters an instance.
+func unregistered(instance string) string {
+	return fmt.Sprintf(`{"instance_id":%q,"dp_rank":0}`, instance)
+}

@@ -1,11 +1,14 @@
 package membership
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 
+	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // change waits for the store.
@@ -15,6 +18,8 @@ type change struct {
 	since      time.Time
 	seen       int64  // time of the entry that the change was made to, 0 for none
 	again      *entry // it was in the store before
+	same       *entry // says what the change says: unless another replica has changed it, only its time becomes later
+	brief      bool   // it reaches the store sooner than the disk
 	oldest     bool   // every other change counts more
 }
 
@@ -44,6 +49,27 @@ func (g *Registry) Unregistered(n Name) {
 	delete(g.configured, n)
 	g.mu.Unlock()
 	g.queueChange(n, new(change))
+}
+
+// unregisterKey lets g know that a client has unregistered a key here. known says that there was such a source. Else another
+// replica may have one, or ask an engine of that name, of which this one has not heard yet.
+func unregisterKey(g *Registry, key registration.Key, known bool) {
+	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
+	if known {
+		g.Unregistered(Name{Key: key})
+		return
+	}
+	ofAll := key
+	ofAll.Rank = discovery.AllRanks
+	forms := []Name{{Key: key}, {Key: key, Asked: true}, {Key: ofAll, Asked: true}}
+	g.mu.Lock()
+	if heard := func(n Name) bool { return g.known[n] != nil || g.pending[n] != nil }; slices.ContainsFunc(forms, heard) {
+		forms = slices.DeleteFunc(forms, func(n Name) bool { return !heard(n) })
+	}
+	g.mu.Unlock()
+	for _, n := range forms {
+		g.Unregistered(n)
+	}
 }
 
 // Configured is called when the configuration of this replica has a source.
@@ -77,40 +103,53 @@ func (g *Registry) Unconfigured(n Name) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.configured, n)
-	g.lostNames[n] = g.cfg.Now()
+	g.lostNames[n] = g.cfg.Group.cfg.Now()
 	if p := g.pending[n]; p != nil && p.configured {
 		delete(g.pending, n)
 	}
 	g.wakeRun()
 }
 
-// queueChange lets a change wait for the store, in place of an earlier one of the same entry.
+// queueChange lets a change wait for the store, in place of an earlier one of the same entry. What a client changes waits even
+// if the entry says that already: another replica may have changed it in a way of which this one has not heard.
 func (g *Registry) queueChange(n Name, c *change) {
-	c.since = g.cfg.Now()
+	c.since = g.cfg.Group.cfg.Now()
+	up := g.cfg.Group.Status().Up
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if _, waits := g.pending[n]; !waits && len(g.pending) >= mostPending {
-		if g.dropped++; g.dropped == 1 {
-			g.cfg.Log.Error().Int("pending",
-				mostPending).Msg("too many registrations wait for the store: further ones stay with this replica alone")
-		}
-		return
-	}
 	e, p := g.known[n], g.pending[n]
 	if e != nil && (e.done || c.source == nil) { // a client may unregister a source before it is followed
 		c.seen = e.at
 	}
-	if c.source != nil {
-		if p != nil && p.source != nil && p.source.equal(c.source) ||
-			p == nil && e != nil && e.done && e.describes(c.source) && g.trusts(e) {
-			if p == nil && e.elsewhere {
-				e.done = false // it was registered here: others follow it
-				g.wakeRun()
+	switch {
+	case p != nil && p.source != nil && c.source != nil && p.source.equal(c.source):
+		if c.configured {
+			return
+		}
+		c.configured, c.same = p.configured, p.same
+	case p == nil && e != nil && e.done && e.says(c) && g.trusts(e):
+		if c.configured {
+			return
+		}
+		if e.elsewhere {
+			e.done = false // it was registered here: others follow it
+		}
+		c.same = e
+	}
+	if most := mostPending; p == nil {
+		if c.same != nil {
+			most /= 2 // the others leave no room for what changes more than a time
+		}
+		if len(g.pending) >= most {
+			if g.dropped++; g.dropped == 1 {
+				g.cfg.Log.Error().Int("pending",
+					len(g.pending)).Msg("too many registrations wait for the store: further ones stay with this replica alone")
 			}
-			return // it changes nothing
+			return
 		}
 	}
 	g.pending[n] = c
+	c.brief = c.same != nil && up
 	g.noteKept(p)
 	g.noteKept(c)
 	g.wakeRun()

@@ -15,9 +15,6 @@ func TestClocksApart(t *testing.T) {
 	ahead, right, behind := newPeer(t, url, "a"), newPeer(t, url, "b"), newPeer(t, url, "c")
 	all := []*peer{ahead, right, behind}
 	ahead.now, behind.now = ahead.now.Add(10*time.Second), behind.now.Add(-10*time.Second)
-	for _, p := range all {
-		p.members.cfg.Now = func() time.Time { return p.now }
-	}
 	alive := func(when string) {
 		t.Helper()
 		beat(all...)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -53,10 +54,12 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 	args := []any{st.Run}
 	written := make([]*entry, len(names))
 	g.mu.Lock()
-	now := g.cfg.Now()
 	for i, n := range names {
 		c := waiting[n]
-		e, seen, age := &entry{}, c.seen, max(now.Sub(c.since).Milliseconds(), 0)
+		e, seen, made, same := &entry{}, c.seen, int64(0), ""
+		if !c.since.IsZero() {
+			made = st.clock.stamp(c.since)
+		}
 		switch {
 		case c.again != nil:
 			e.record, e.at = c.again.record, c.again.at
@@ -69,8 +72,11 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 		if c.oldest {
 			e.at = 1
 		}
-		if was := g.known[n]; was != nil && was.By == g.cfg.Group.ID() {
-			seen = was.at // changes of this replica follow each other
+		if was := g.known[n]; was != nil {
+			seen = max(seen, was.ours) // changes of this replica follow each other
+		}
+		if c.same != nil {
+			same = c.same.tail()
 		}
 		lasts := time.Duration(0)
 		switch {
@@ -80,7 +86,7 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 			lasts = keptFor
 		}
 		written[i] = e
-		args = append(args, n.field(), e.tail(), seen, e.at, age, lasts.Milliseconds())
+		args = append(args, n.field(), e.tail(), same, seen, e.at, made, lasts.Milliseconds())
 	}
 	g.mu.Unlock()
 	answer, err := g.runScript(ctx, writing, []string{"run", "revision", "sources", "ends"}, args...)
@@ -97,10 +103,14 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 			delete(g.pending, n)
 			g.noteKept(waiting[n])
 		}
-		at, _ := strconv.ParseInt(fmt.Sprint(answer[i]), 10, 64)
+		said, same := strings.CutPrefix(fmt.Sprint(answer[i]), "=")
+		at, _ := strconv.ParseInt(said, 10, 64)
 		switch at {
 		case 0:
-			g.revision = -1 // another replica came first: its change counts
+			g.revision = -1 // a later change by another replica counts: it is read, and taken over even if it is no news
+			if was := g.known[n]; was != nil {
+				was.done = false
+			}
 			g.wakeRun()
 			continue
 		case forgotten:
@@ -108,11 +118,11 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 			continue
 		}
 		e := written[i]
-		e.at, e.text = at, fmt.Sprintf(`{"at":%d,%s`, at, e.tail())
-		if was := g.known[n]; was != nil && was.text == e.text {
-			continue
+		if same {
+			e.record = waiting[n].same.record
 		}
-		g.known[n] = e
+		e.at, e.ours, e.text = at, at, fmt.Sprintf(`{"at":%d,%s`, at, e.tail())
+		setEntry(g.known, n, e)
 	}
 	return nil
 }
@@ -125,12 +135,12 @@ func (g *Registry) confirmConfigured(ctx context.Context, st *Status) error {
 	g.mu.Lock()
 	for n, s := range g.configured {
 		if e := g.known[n]; (e == nil || e.Gone && e.Swept) && g.pending[n] == nil {
-			g.pending[n] = &change{source: &s, configured: true, since: g.cfg.Now()}
+			g.pending[n] = &change{source: &s, configured: true, since: g.cfg.Group.cfg.Now()}
 		}
 		has = append(has, n.field())
 	}
 	for n, at := range g.lostNames {
-		if lost = append(lost, n.field()); g.cfg.Now().Sub(at) < droppedFor+confirmEvery {
+		if lost = append(lost, n.field()); g.cfg.Group.cfg.Now().Sub(at) < droppedFor+confirmEvery {
 			continue
 		}
 		if delete(g.lostNames, n); g.known[n] != nil {
@@ -201,7 +211,7 @@ func (g *Registry) readEntries(ctx context.Context, st *Status) error {
 		seen[p.name] = p.entry.at
 		if e := g.known[p.name]; e == nil || e.text != p.entry.text && e.at <= p.entry.at {
 			e := *p.entry
-			g.known[p.name] = &e
+			setEntry(g.known, p.name, &e)
 		}
 	}
 	for n, e := range g.known {
@@ -211,6 +221,22 @@ func (g *Registry) readEntries(ctx context.Context, st *Status) error {
 	}
 	g.texts, g.revision = texts, revision
 	return nil
+}
+
+// setEntry sets the entry of a name among the known ones. If it says what it said before, at another time, it stays as
+// this replica has taken it over.
+func setEntry(known map[Name]*entry, n Name, e *entry) {
+	if was := known[n]; was != nil && afterTime(was.text) == afterTime(e.text) {
+		was.at, was.ours, was.text = e.at, max(was.ours, e.ours), e.text
+		return
+	}
+	known[n] = e
+}
+
+// afterTime returns the text of an entry behind its time.
+func afterTime(text string) string {
+	_, tail, _ := strings.Cut(text, ",")
+	return tail
 }
 
 // prints is the seed of what stands for texts that anybody may have written.

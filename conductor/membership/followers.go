@@ -80,7 +80,7 @@ func compareNames(a, b Name) int {
 
 // writeFollowed writes to the store what this replica follows, at most once in tellEvery and only if it has changed.
 func (g *Registry) writeFollowed(ctx context.Context, st *Status) error {
-	now := g.cfg.Now()
+	now := g.cfg.Group.cfg.Now()
 	if !g.toldAt.IsZero() && g.told != "" && now.Sub(g.toldAt) < tellEvery {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (g *Registry) readFollowers(ctx context.Context) (map[string]map[string][]N
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	up := g.cfg.Group.Status().Up
-	if now := g.cfg.Now(); up && (f.read.IsZero() || now.Sub(f.read) >= freshFor) {
+	if now := g.cfg.Group.cfg.Now(); up && (f.read.IsZero() || now.Sub(f.read) >= freshFor) {
 		ctx, cancel := context.WithTimeout(ctx, shared.Timeout())
 		defer cancel()
 		texts, err := shared.Client().HGetAll(ctx, shared.Key("follows")).Result()

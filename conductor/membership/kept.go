@@ -21,15 +21,16 @@ const (
 // again after a restart.
 func (c *change) ofClient() bool { return c != nil && !c.configured && c.again == nil && !c.oldest }
 
-// noteKept raises the Revision if c is one of the changes that Saved returns, and does nothing for nil. Call it
-// whenever c starts or stops waiting for the store.
+// noteKept raises the Revision if the disk is to have c, and does nothing for nil. Call it whenever c starts or stops
+// waiting for the store.
 func (g *Registry) noteKept(c *change) {
-	if c.ofClient() {
+	if c.ofClient() && !c.brief {
 		g.kept.Add(1)
 	}
 }
 
-// Revision returns a number that changes whenever the result of Saved does.
+// Revision returns a number that changes whenever the result of Saved does, but for clients that register again what
+// the store has, while the store is there: they do not wait for the disk.
 func (g *Registry) Revision() uint64 { return g.kept.Load() }
 
 // Saved returns the changes of clients that wait for the store, in the form that Restore reads. Without them,

@@ -68,6 +68,8 @@ type Status struct {
 	Revision int64     // of the registry: it grows with each change
 	Beats    uint64    // that were answered
 	Due      uint64    // of Beats, those that were not hastened: one in each Pause
+
+	clock storeClock
 }
 
 // Config is what a Group is made of.
@@ -198,7 +200,7 @@ redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[3])
 redis.call('HSET', KEYS[4], ARGV[3], ARGV[5])
 redis.call('HSET', KEYS[5], ARGV[3], ARGV[6])
 return {ARGV[1], redis.call('GET', KEYS[2]), before, redis.call('GET', KEYS[6]) or '0', redis.call('HVALS', KEYS[4]),
-	now, redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')}
+	clock[1] * 1000000 + clock[2], redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')}
 `)
 
 // leaving gives a lease back. KEYS are the leases, what replicas say and their beats; ARGV is the replica.
@@ -284,6 +286,7 @@ func (g *Group) sendBeat(ctx context.Context) (Status, error) {
 	defer cancel()
 	key, before := g.cfg.Store.Key, g.Status()
 	g.beat++
+	sent := g.cfg.Now()
 	answer, err := beating.Run(ctx, g.cfg.Store.Client(), []string{key("version"), key("run"), key("replicas"), key("says"), key("beats"),
 		key("revision")},
 		store.Layout, rand.Text(), me.ID, g.cfg.Lease.Milliseconds(), says, g.beat).Slice()
@@ -293,14 +296,20 @@ func (g *Group) sendBeat(ctx context.Context) (Status, error) {
 	if len(answer) == 1 {
 		return Status{}, fmt.Errorf("%w: layout %v, this one knows %d", errLayout, answer[0], store.Layout)
 	}
+	answered := g.cfg.Now()
 	now := Status{Up: true, Beats: before.Beats + 1, Due: before.Due, Lost: before.Lost}
+	if before.Up { // else another node may answer now, with a clock of its own
+		now.clock = before.clock
+	}
 	if !g.extra {
 		now.Due++
 	}
 	var last uint64
-	if now.Run, last, now.Revision, now.Replicas, err = parseAnswer(answer, g.cfg.Now()); err != nil {
+	var clock time.Time
+	if now.Run, last, now.Revision, now.Replicas, clock, err = parseAnswer(answer, answered); err != nil {
 		return Status{}, err
 	}
+	now.clock = now.clock.read(sent, answered, clock)
 	if before.Run != "" && (now.Run != before.Run || last != 0 && last < g.answered || now.Revision < before.Revision) {
 		now.Lost++
 	}
@@ -336,15 +345,16 @@ func byID(a, b Replica) int { return strings.Compare(a.ID, b.ID) }
 // parseAnswer reads the answer of a beat: the layout, the run, the beat of this replica that the store
 // beat before (0 for none), the revision, what the replicas say, the time of the store and the ends
 // of the leases.
-func parseAnswer(answer []any, at time.Time) (run string, last uint64, revision int64, all []Replica, err error) {
+func parseAnswer(answer []any, at time.Time) (run string, last uint64, revision int64, all []Replica, clock time.Time, err error) {
 	if len(answer) != 7 {
-		return "", 0, 0, nil, fmt.Errorf("a beat is answered by %d values", len(answer))
+		return "", 0, 0, nil, clock, fmt.Errorf("a beat is answered by %d values", len(answer))
 	}
 	run, _ = answer[1].(string)
 	last, _ = strconv.ParseUint(fmt.Sprint(answer[2]), 10, 64)
 	revision, _ = strconv.ParseInt(fmt.Sprint(answer[3]), 10, 64)
 	says, _ := answer[4].([]any)
-	clock, _ := answer[5].(int64)
+	micros, _ := answer[5].(int64)
+	clock = time.UnixMicro(micros)
 	ends := make(map[string]int64)
 	leases, _ := answer[6].([]any)
 	for i := 0; i+1 < len(leases); i += 2 {
@@ -356,11 +366,11 @@ func parseAnswer(answer []any, at time.Time) (run string, last uint64, revision 
 		if err := json.Unmarshal([]byte(fmt.Sprint(text)), &r); err != nil || r.ID == "" {
 			continue // of a replica of another version: it is nothing to this one
 		}
-		r.Expires = at.Add(time.Duration(ends[r.ID]-clock) * time.Millisecond)
+		r.Expires = at.Add(time.Duration(ends[r.ID]-clock.UnixMilli()) * time.Millisecond)
 		all = append(all, r)
 	}
 	slices.SortFunc(all, byID)
-	return run, last, revision, all, nil
+	return run, last, revision, all, clock, nil
 }
 
 // giveBackLease gives the lease back.

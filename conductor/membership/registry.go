@@ -33,14 +33,12 @@ const (
 	mostReplicas = 1 << 12
 )
 
-// RegistryConfig is what a Registry is made of.
+// RegistryConfig is what a Registry is made of. Its clock is that of the Group.
 type RegistryConfig struct {
 	Group     *Group
 	Conductor *conductor.Conductor
 	Targets   *discovery.Manager
 	Log       zerolog.Logger
-	// Now is the clock; nil is time.Now. Ages of changes are measured with it, nothing else.
-	Now func() time.Time
 }
 
 // Registry keeps the sources of all replicas equal:
@@ -100,6 +98,7 @@ type Registry struct {
 type entry struct {
 	record
 	at   int64 // by the store's clock
+	ours int64 // at of the last change of it by this replica, 0 for none
 	text string
 	done bool // it was taken over
 	// fresh says that it was not looked at yet.
@@ -117,18 +116,24 @@ func (e *entry) describes(s *Source) bool {
 	return own.equal(s)
 }
 
+// says reports whether the entry says what a change does.
+func (e *entry) says(c *change) bool {
+	if c.source == nil {
+		return e.Gone
+	}
+	return e.describes(c.source)
+}
+
 // NewRegistry returns a Registry. It takes changes from now on, and asks nothing before Run.
 func NewRegistry(cfg RegistryConfig) *Registry {
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
 	g := &Registry{
 		cfg: cfg, wake: make(chan struct{}, 1), revision: -1, known: make(map[Name]*entry), refused: make(map[string]uint64),
 		replicas: map[string]bool{cfg.Group.ID(): true},
 		pending:  make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
 	}
 	cfg.Conductor.Share(func(r registration.Registration) { g.Registered(Source{Registration: r}) },
-		func(key registration.Key) { g.Unregistered(Name{Key: key}) }, g.sharedSources)
+		func(key registration.Key, known bool) { unregisterKey(g, key, known) }, g.sharedSources,
+		func() time.Duration { return cfg.Group.Status().clock.apart(cfg.Group.cfg.Now()) })
 	return g
 }
 
@@ -240,7 +245,7 @@ func (g *Registry) Sync(ctx context.Context) error {
 
 // exchange does what Sync does, while the store is up. It stops at the first error of the store.
 func (g *Registry) exchange(ctx context.Context, st *Status) error {
-	now := g.cfg.Now()
+	now := g.cfg.Group.cfg.Now()
 	g.rememberReplicas(st.Replicas)
 	defer g.logComplaints(now)
 	due := g.confirmed.IsZero() || now.Sub(g.confirmed) >= confirmEvery

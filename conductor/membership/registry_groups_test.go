@@ -39,7 +39,7 @@ func TestRegistrySurvivesAFailover(t *testing.T) {
 	members := grouped(t, cfg)
 	members.beatUntil(t, "the Sentinels name no master", func(st *Status) bool { return st.Up })
 	a := peerOf(t, members)
-	a.registry.cfg.Now = time.Now
+	a.members.cfg.Now = time.Now
 	a.register(source("x", "m"))
 	beat(a)
 	master.Kill() // it may not have told its replica

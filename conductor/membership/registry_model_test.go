@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
 )
@@ -34,7 +33,7 @@ func converge(t *testing.T, pace *pace, random *rand.Rand) (check func()) {
 	var peers []*peer
 	for _, id := range []string{"a", "b", "c"} {
 		p := newPeer(t, url, id)
-		p.registry.cfg.Now = time.Now
+		p.members.cfg.Now = time.Now
 		peers = append(peers, p)
 	}
 	pace.step(peers...)
@@ -55,17 +54,13 @@ func converge(t *testing.T, pace *pace, random *rand.Rand) (check func()) {
 		instance, model := fmt.Sprint("i", random.IntN(5)), fmt.Sprint("m", random.IntN(3))
 		switch random.IntN(16) {
 		case 0, 1, 2, 3, 4:
-			if p.followed(instance).Model == model {
-				continue // it changes nothing
-			}
 			p.register(source(instance, model))
 			truth[instance] = model
 			pace.apart(p)
 		case 5, 6:
-			if _, err := p.clients.Unregister(registration.Key{Instance: instance}); err == nil {
-				delete(truth, instance)
-				pace.apart(p)
-			}
+			p.drop(instance) // which it may not have heard of
+			delete(truth, instance)
+			pace.apart(p)
 		case 7:
 			must.Succeed(t, client.FlushAll(t.Context()).Err())
 		case 8:

@@ -42,6 +42,7 @@ func newPeer(t *testing.T, url, id string, change ...func(*conductor.Options)) *
 func peerOf(t *testing.T, members *Group, change ...func(*conductor.Options)) *peer {
 	t.Helper()
 	p := &peer{t: t, members: members, now: time.Unix(1_800_000_000, 0)}
+	members.cfg.Now = func() time.Time { return p.now }
 	opts := conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}}
 	for _, f := range change {
 		f(&opts)
@@ -50,8 +51,7 @@ func peerOf(t *testing.T, members *Group, change ...func(*conductor.Options)) *p
 	t.Cleanup(p.conductor.Close)
 	targets := discovery.New(discovery.Options{Registry: p.conductor.Sources(), Bounds: p.conductor.Sources().Bounds, Log: zerolog.Nop()})
 	t.Cleanup(targets.Close)
-	p.registry = NewRegistry(RegistryConfig{Group: p.members, Conductor: p.conductor, Targets: targets, Log: zerolog.New(&p.log),
-		Now: func() time.Time { return p.now }})
+	p.registry = NewRegistry(RegistryConfig{Group: p.members, Conductor: p.conductor, Targets: targets, Log: zerolog.New(&p.log)})
 	p.clients = p.conductor.For(conductor.Reader{Secrets: true, Causes: true})
 	return p
 }
@@ -163,7 +163,7 @@ func TestRegistryAgreesOnTheLastChange(t *testing.T) {
 	paced(t, func(p *pace) (check func()) {
 		must.Succeed(t, connected(t, url).Client().FlushAll(t.Context()).Err())
 		a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
-		a.registry.cfg.Now, b.registry.cfg.Now = time.Now, time.Now
+		a.members.cfg.Now, b.members.cfg.Now = time.Now, time.Now
 		p.step(a, b, a, b)
 		a.register(source("x", "first")) // a writes an older change late
 		p.apart(a)

@@ -7,34 +7,41 @@ import "github.com/redis/go-redis/v9"
 
 // writing enters changes. KEYS are the run id, the revision, the sources, and the ends of entries.
 //
-//	ARGV: run; then for each change: field, the record behind its time, time of the entry that the
-//	replica knows, time of the change or 0, else its age in ms, ms until the entry ends or 0
+//	ARGV: run; then for each change: field, the record behind its time, the record that it only makes later
+//	or "", time of the entry that the replica knows, time of an entry that is written again or 0, time at
+//	which the change was made, ms until the entry ends or 0
 //
 // A change of an entry that the replica knows counts. Where another replica came first, the later
-// change counts. The answer has the time of each entry, 0 for one that was not written, -1 for one
-// that was unregistered too long ago.
+// change counts; of two in one millisecond the one that comes last. The answer has the time of each entry, with
+// "=" before it if only that was changed, 0 for one that was not written, -1 for one that was unregistered too long ago.
+// A change of the time alone does not raise the revision, because the other replicas have nothing to do.
 var writing = redis.NewScript(`
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local out, changed = {}, false
-for i = 2, #ARGV, 6 do
-	local field, tail, seen = ARGV[i], ARGV[i+1], tonumber(ARGV[i+2])
-	local at, age, lasts = tonumber(ARGV[i+3]), tonumber(ARGV[i+4]), tonumber(ARGV[i+5])
+for i = 2, #ARGV, 7 do
+	local field, tail, same, seen = ARGV[i], ARGV[i+1], ARGV[i+2], tonumber(ARGV[i+3])
+	local at, made, lasts = tonumber(ARGV[i+4]), tonumber(ARGV[i+5]), tonumber(ARGV[i+6])
 	local have = redis.call('HGET', KEYS[3], field) or ''
 	local _, to, was = string.find(have, '^{"at":(%d+),')
 	was = tonumber(was or 0)
 	if was >= 9007199254740992 then was = 0 end
 	if at == 0 then
-		at = now - age
-		if was <= seen then at = math.max(at, was + 1) end
+		at = math.min(made, now)
+		if was <= seen or was == at then at = math.max(at, was + 1) end
 	end
 	local gone = string.sub(tail, 1, 11) == '"gone":true'
 	local ends = (gone and at or now) + lasts
-	if to and at <= was and string.sub(have, to + 1) == tail then
-		at = was -- it was written, and the answer was lost
+	local says = to and string.sub(have, to + 1)
+	local later = same ~= '' and says == same
+	if at <= was and (says == tail or later) then
+		at = was -- it was written, and the answer was lost; or another replica has made it later still
 	elseif gone and ends < now then
 		at = -1
+	elseif at > was and later then
+		redis.call('HSET', KEYS[3], field, string.format('{"at":%.0f,', at) .. same)
+		if gone then redis.call('ZADD', KEYS[4], ends, field) end
 	elseif at > was then
 		redis.call('HSET', KEYS[3], field, string.format('{"at":%.0f,', at) .. tail)
 		if lasts > 0 then redis.call('ZADD', KEYS[4], ends, field) else redis.call('ZREM', KEYS[4], field) end
@@ -42,7 +49,7 @@ for i = 2, #ARGV, 6 do
 	else
 		at = 0
 	end
-	out[#out + 1] = string.format('%.0f', at)
+	out[#out + 1] = (later and at > 0 and '=' or '') .. string.format('%.0f', at)
 end
 if changed then redis.call('INCR', KEYS[2]) end
 return out
