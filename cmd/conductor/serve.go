@@ -360,6 +360,7 @@ func (s *serving) wireListeners() {
 	}
 	called := rpc.Options{
 		Conductor: c, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Idle: cfg.Limits.IdleTimeout,
+		Patience:  fixed.ReadTimeout,
 		Admission: s.slots, Budget: s.budget, Watches: s.watches, Guard: s.entry.Guard, TLS: s.listeners.TLS,
 		Ready: func() bool { return c.Ready().Ready && !s.listeners.Draining() }, Metrics: s.calls, Log: s.log,
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
@@ -22,9 +21,17 @@ type Metrics struct {
 	calls  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
 	timing *telemetry.Watch // nil: queries are neither traced nor logged
+	// refused counts messages that were not waited for, or not taken, by reason.
+	refused *prometheus.CounterVec
 
 	mu      sync.RWMutex
-	methods map[string]bool // whether a method is a stream, by name; guarded by mu
+	methods map[string]methodKind // by name; guarded by mu
+}
+
+// methodKind is what a method takes and gives.
+type methodKind struct {
+	stream bool // not one message of each side
+	long   bool // the client may send several messages
 }
 
 // NewMetrics returns a Metrics. timing traces and logs unary calls of clients that have a role; nil
@@ -32,7 +39,13 @@ type Metrics struct {
 func NewMetrics(timing *telemetry.Watch) *Metrics {
 	return &Metrics{
 		timing:  timing,
-		methods: make(map[string]bool),
+		methods: make(map[string]methodKind),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "conductor_grpc_messages_refused_total",
+			Help: "Messages of gRPC that were refused before they were there, by reason: memory (limits.memory), late (a message has " +
+				"30 s), crumbs (frames so small that they take more memory than the message); unread counts streams whose clients " +
+				"took no message for limits.idle_timeout.",
+		}, []string{"reason"}),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_grpc_requests_total",
 			Help: "Calls of gRPC that have ended, by method and code. Methods that the server lacks are not counted.",
@@ -48,31 +61,29 @@ func NewMetrics(timing *telemetry.Watch) *Metrics {
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.calls.Describe(ch)
 	m.took.Describe(ch)
+	m.refused.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.calls.Collect(ch)
 	m.took.Collect(ch)
+	m.refused.Collect(ch)
 }
 
-// know adds the methods of a server.
-func (m *Metrics) know(services map[string]grpc.ServiceInfo) {
+// know adds a method of a server.
+func (m *Metrics) know(method string, kind methodKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for name, info := range services {
-		for _, method := range info.Methods {
-			m.methods["/"+name+"/"+method.Name] = method.IsServerStream || method.IsClientStream
-		}
-	}
+	m.methods[method] = kind
 }
 
-// knows reports whether a server has a method.
-func (m *Metrics) knows(method string) bool {
+// kindOf returns what a method takes and gives. known reports whether a server has it.
+func (m *Metrics) kindOf(method string) (kind methodKind, known bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	_, known := m.methods[method]
-	return known
+	kind, known = m.methods[method]
+	return kind, known
 }
 
 // call is a call in progress. One goroutine uses it at a time.
@@ -81,6 +92,7 @@ type call struct {
 	stream bool
 	begun  time.Time
 	held   func()           // gives back the memory of the answer; nil without
+	comes  *arrival         // of its messages
 	query  *telemetry.Query // nil: not watched
 }
 
@@ -107,12 +119,10 @@ func (m *Metrics) reserveAnswer(ctx context.Context, b *server.Budget, flow stri
 
 // TagRPC implements stats.Handler.
 func (m *Metrics) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
-	m.mu.RLock()
-	stream, known := m.methods[info.FullMethodName]
-	m.mu.RUnlock()
-	c := &call{method: info.FullMethodName, stream: stream, begun: time.Now()}
+	kind, known := m.kindOf(info.FullMethodName)
+	c := &call{method: info.FullMethodName, stream: kind.stream, begun: time.Now(), comes: arrivalOf(ctx)}
 	ctx = context.WithValue(ctx, callKey{}, c)
-	if !known || stream || access.CallerOf(ctx).Open() {
+	if !known || kind.stream || access.CallerOf(ctx).Open() {
 		return ctx
 	}
 	if c.query = m.timing.BeginCall(ctx, c.method, c.begun); c.query != nil {
@@ -130,6 +140,9 @@ func (m *Metrics) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	c := ctx.Value(callKey{}).(*call)
 	if c.held != nil {
 		c.held()
+	}
+	if c.comes != nil {
+		c.comes.close()
 	}
 	code := status.Code(end.Error)
 	m.calls.WithLabelValues(c.method, code.String()).Inc()

@@ -1,16 +1,16 @@
 // Package rpc serves gRPC:
 //
-//	connection --> tap: access.Guard --> message --> unary: memory, slot --> service of a dialect
-//	                     |                                  |
-//	       UNAUTHENTICATED, PERMISSION_DENIED,     RESOURCE_EXHAUSTED
-//	       RESOURCE_EXHAUSTED
+//	connection --> tap: access.Guard --> wire: memory, time --> unary: slot --> service of a dialect
+//	                     |                      |                 |
+//	       UNAUTHENTICATED, PERMISSION_DENIED,  |             RESOURCE_EXHAUSTED
+//	       RESOURCE_EXHAUSTED            RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED
 //
 //	another replica serves: Forwarder --> Carried there, over HTTP --> service --> bytes of its answer
 //
 // A Server has one listener. It has the services of conductor.proto and those that dialects
-// register, health, and reflection. The tap decides before a message is read. A unary call gets
-// memory for its message, and a slot among all queries of the server, as one over HTTP does. Watch
-// is a long call: it takes a slot for each answer.
+// register, health, and reflection. The tap decides before a message is read. A message gets memory
+// before it is there (wire.go), and a unary call a slot among all queries of the server, as one over HTTP
+// does. Watch is a long call: it takes a slot for each answer.
 //
 // Concurrency: a Server is safe for concurrent use once it serves.
 package rpc
@@ -55,6 +55,8 @@ type Options struct {
 	// Idle is how long a connection may be without a call, and a peer that is gone keeps one
 	// (limits.idle_timeout); 0 is for ever.
 	Idle time.Duration
+	// Patience is how long a message may take to come; 0 is for ever.
+	Patience time.Duration
 	// Admission bounds the queries at once, Budget the bytes of messages and answers; nil is no bound.
 	Admission *server.Admission
 	Budget    *server.Budget
@@ -77,7 +79,7 @@ type Options struct {
 const (
 	maxStreams = 256      // calls at once, as over HTTP/2
 	maxHeader  = 16 << 10 // bytes of metadata of a call
-	// Bytes of messages that a client may send ahead: as over HTTP/2.
+	// Bytes of messages that a client may send ahead: as over HTTP/2. grpc lets it send more of a message that is read.
 	connWindow   = 2 << 20
 	streamWindow = 1 << 20
 	// How long a connection may take for TLS and the preface of HTTP/2.
@@ -102,30 +104,28 @@ type Server struct {
 // NewServer returns a server with the services of conductor.proto.
 func NewServer(opts Options) *Server {
 	s := &Server{opts: opts, crash: make(map[string]codes.Code), carried: make(map[string]carried), stopping: make(chan struct{})}
+	limits := &arrivals{budget: opts.Budget, most: opts.MaxBody, patience: opts.Patience, refused: opts.Metrics.refused}
 	alive := keepalive.ServerParameters{MaxConnectionIdle: opts.Idle, Time: opts.Idle, Timeout: pingTimeout}
 	settings := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(opts.MaxBody)), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader),
+		grpc.ReadBufferSize(0),
 		grpc.InitialConnWindowSize(connWindow), grpc.InitialWindowSize(streamWindow), grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(alive), grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing,
 			PermitWithoutStream: true}),
-		grpc.InTapHandle(s.tap), grpc.StatsHandler(opts.Metrics), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
-	}
-	if opts.TLS != nil {
-		settings = append(settings, grpc.Creds(credentials.NewTLS(opts.TLS)))
+		grpc.InTapHandle(s.tap), grpc.StatsHandler(opts.Metrics), grpc.Creds(newCredentials(opts.TLS, limits)),
 	}
 	s.grpc = grpc.NewServer(settings...)
 	s.Register(&pb.Conductor_ServiceDesc, &service{server: s}, codes.Internal)
 	s.Register(&grpc_health_v1.Health_ServiceDesc, &health{ready: opts.Ready, services: s.grpc.GetServiceInfo, stopping: s.stopping},
 		codes.Unavailable)
-	reflection.Register(s.grpc)
-	opts.Metrics.know(s.grpc.GetServiceInfo())
+	reflection.Register(reflected{s})
 	return s
 }
 
 // Register adds a service. crash is the code for a broken invariant in one of its handlers. Call it
 // before Serve.
 func (s *Server) Register(desc *grpc.ServiceDesc, handler any, crash codes.Code) {
-	s.grpc.RegisterService(desc, handler)
+	s.registerReceived(desc, handler)
 	add := func(name string, c carried) {
 		method := "/" + desc.ServiceName + "/" + name
 		s.crash[method] = crash
@@ -139,7 +139,6 @@ func (s *Server) Register(desc *grpc.ServiceDesc, handler any, crash codes.Code)
 	for i := range desc.Streams {
 		add(desc.Streams[i].StreamName, carried{handler: handler, stream: &desc.Streams[i]})
 	}
-	s.opts.Metrics.know(s.grpc.GetServiceInfo())
 }
 
 // Methods returns the methods of all services, as /package.Service/Method.
@@ -182,20 +181,37 @@ func (s *Server) Close() error {
 // they are answered with UNIMPLEMENTED.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	p, hasPeer := peer.FromContext(ctx)
-	if hasPeer {
-		server.Asks(p.Addr)
+	if !hasPeer {
+		return ctx, errNoHeader
 	}
-	if s.opts.Guard == nil || !s.opts.Metrics.knows(info.FullMethodName) {
+	from := p.Addr.(wireAddr)
+	server.Asks(from.Addr)
+	kind, known := s.opts.Metrics.kindOf(info.FullMethodName)
+	if !known {
+		return ctx, nil
+	}
+	ctx, err := s.admit(ctx, info, p, from.Addr)
+	if err != nil {
+		return ctx, err
+	}
+	flow := access.CallerOf(ctx).Flow().Name
+	if flow == "" {
+		flow = neighbour(from)
+	}
+	return from.wire.claim(ctx, flow, kind.long)
+}
+
+// admit lets the guard admit a call. The context has its caller.
+func (s *Server) admit(ctx context.Context, info *tap.Info, p *peer.Peer, from net.Addr) (context.Context, error) {
+	if s.opts.Guard == nil {
 		return ctx, nil
 	}
 	call := access.Call{
 		Method: info.FullMethodName, Authority: first(info.Header, ":authority"), Authorization: first(info.Header, "authorization"),
+		Address: from.String(),
 	}
-	if hasPeer {
-		call.Address = p.Addr.String()
-		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
-			call.Certificate = t.State.PeerCertificates[0]
-		}
+	if t, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
+		call.Certificate = t.State.PeerCertificates[0]
 	}
 	caller, err := s.opts.Guard.Admit(call)
 	if err != nil {
@@ -203,8 +219,8 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 		s.opts.Metrics.countRefused(info.FullMethodName, status.Code(err))
 		return ctx, err
 	}
-	if hasPeer && !caller.Open() {
-		server.Admits(p.Addr)
+	if !caller.Open() {
+		server.Admits(from)
 	}
 	return caller.With(ctx), nil
 }
@@ -217,7 +233,7 @@ func first(md metadata.MD, name string) string {
 	return ""
 }
 
-// unary runs a call within its memory and a slot.
+// unary runs a call within a slot.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	defer s.recover(info.FullMethod, &err)
 	caller := access.CallerOf(ctx)
@@ -229,11 +245,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err := ctx.Err(); err != nil {
 		return nil, statusOf(err)
 	}
-	held, err := s.reserve(caller, req.(proto.Message))
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	defer held()
+	caller.Charge(proto.Size(req.(proto.Message)))
 	flow := caller.Flow()
 	clock.Enter(stage.Admit)
 	work := func() error {
@@ -263,7 +275,7 @@ func (s *Server) runInSlot(ctx context.Context, flow bounds.Flow, work func() er
 	return work()
 }
 
-// reserve takes memory for the message of a call. It returns body.ErrMemory.
+// reserve takes memory for a further message of a long call. It returns body.ErrMemory.
 func (s *Server) reserve(caller *access.Caller, message proto.Message) (release func(), err error) {
 	bytes := proto.Size(message)
 	caller.Charge(bytes)

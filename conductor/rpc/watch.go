@@ -121,11 +121,7 @@ func (s *service) Watch(in *pb.WatchRequest, stream grpc.ServerStreamingServer[p
 		return err
 	}
 	defer s.server.opts.Watches.endCall(flow)
-	held, err := s.server.reserve(caller, in)
-	if err != nil {
-		return err
-	}
-	defer held()
+	caller.Charge(proto.Size(in))
 	w := watch{service: s, in: in, query: &q, caller: caller, stream: stream, interval: interval}
 	return w.run(stream.Context())
 }
