@@ -85,7 +85,7 @@ the role admin.`,
 			for _, r := range s.Replicas {
 				replicas = append(replicas, fmt.Sprintf("%s %s (%d/%d synced)", cmp.Or(r.URL, r.ID), r.Phase, r.Synced, s.Sources))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%.1f\t%s\t%s\n", s.Tenant, s.Model, s.Sources, s.Queries, strings.Join(owners, " "),
+			cli.Fprintf(w, "%s\t%s\t%d\t%.1f\t%s\t%s\n", s.Tenant, s.Model, s.Sources, s.Queries, strings.Join(owners, " "),
 				strings.Join(replicas, ", "))
 		}
 		return w.Flush()

@@ -73,7 +73,7 @@ func configInitCommand() *cobra.Command {
 					File string `json:"file"`
 				}{name})
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: edit it, then conductor config check %s\n", name, name)
+			cli.Fprintf(cmd.OutOrStdout(), "%s: edit it, then conductor config check %s\n", name, name)
 			return nil
 		},
 	}
@@ -101,12 +101,12 @@ func configCheckCommand() *cobra.Command {
 				return printChecked(cmd.OutOrStdout(), args[0], loaded, doubted, err)
 			}
 			for _, doubt := range doubted {
-				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", doubt)
+				cli.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", doubt)
 			}
 			if err := printProblems(cmd.ErrOrStderr(), loaded, err); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", args[0])
+			cli.Fprintf(cmd.OutOrStdout(), "%s: ok\n", args[0])
 			return summarize(cmd.OutOrStdout(), loaded.Config)
 		},
 	}
@@ -140,7 +140,7 @@ func printChecked(w io.Writer, file string, loaded *config.Loaded, doubted []err
 // returns cli.ErrReported if there is an error.
 func printProblems(w io.Writer, loaded *config.Loaded, err error) error {
 	for _, warning := range loaded.Warnings {
-		fmt.Fprintf(w, "warning: %s\n", warning)
+		cli.Fprintf(w, "warning: %s\n", warning)
 	}
 	if err != nil {
 		fmt.Fprintln(w, err)
@@ -152,11 +152,11 @@ func printProblems(w io.Writer, loaded *config.Loaded, err error) error {
 // summarize prints what a server with these settings would listen on and follow.
 func summarize(w io.Writer, c config.Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "listeners: %d\n", len(c.Listeners))
+	cli.Fprintf(table, "listeners: %d\n", len(c.Listeners))
 	for _, l := range c.Listeners {
-		fmt.Fprintf(table, "  %s\t%s\n", l.Address, l.Dialect)
+		cli.Fprintf(table, "  %s\t%s\n", l.Address, l.Dialect)
 	}
-	fmt.Fprintf(table, "sources: %d\n", len(c.Sources))
+	cli.Fprintf(table, "sources: %d\n", len(c.Sources))
 	for _, s := range c.Sources {
 		replay := "no replay"
 		if s.ReplayEndpoint != "" {
@@ -175,7 +175,7 @@ func summarize(w io.Writer, c config.Config) error {
 		if s.BlockSize != 0 {
 			size = strconv.Itoa(s.BlockSize)
 		}
-		fmt.Fprintf(table, "  %s\t%s\t%s\tblock size %s\t%s\t%s\n", s.Key(), s.Type, s.Model, size, s.Endpoint, replay)
+		cli.Fprintf(table, "  %s\t%s\t%s\tblock size %s\t%s\t%s\n", s.Key(), s.Type, s.Model, size, s.Endpoint, replay)
 	}
 	return table.Flush()
 }
@@ -230,7 +230,9 @@ func configDiffCommand() *cobra.Command {
 			return fmt.Errorf("%s answers %d: %s", server.Base, status, answer)
 		}
 		if asJSON {
-			fmt.Fprintln(cmd.OutOrStdout(), string(answer))
+			if err := cli.PrintRaw(cmd.OutOrStdout(), append(answer, '\n')); err != nil {
+				return err
+			}
 		} else {
 			printReload(cmd.OutOrStdout(), &r)
 		}
@@ -250,16 +252,16 @@ func printReload(w io.Writer, r *admin.Reload) {
 		if !c.Live {
 			how = "restart"
 		}
-		fmt.Fprintf(table, "%s\t%s -> %s\t%s\n", c.Path, c.Was, c.Is, how)
+		cli.Fprintf(table, "%s\t%s -> %s\t%s\n", c.Path, c.Was, c.Is, how)
 	}
 	for what, keys := range map[string][]string{"added": r.Added, "changed": r.Changed, "removed": r.Removed} {
 		for _, k := range keys {
-			fmt.Fprintf(table, "source %s\t%s\treload\n", k, what)
+			cli.Fprintf(table, "source %s\t%s\treload\n", k, what)
 		}
 	}
 	table.Flush()
 	for _, e := range r.Errors {
-		fmt.Fprintln(w, e)
+		cli.Fprintln(w, e)
 	}
 	if r.Result == admin.ReloadUnchanged {
 		fmt.Fprintln(w, "no difference")

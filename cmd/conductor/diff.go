@@ -163,7 +163,7 @@ func (p *diffPrinter) sources(all []diff.SourceDifference) error {
 	t := tabwriter.NewWriter(p.out, 0, 8, 2, ' ', 0)
 	lines := json.NewEncoder(p.out)
 	if !p.asJSON {
-		fmt.Fprintf(p.out, "first: %s\nsecond: %s\n\n", p.names[0], p.names[1])
+		cli.Fprintf(p.out, "first: %s\nsecond: %s\n\n", p.names[0], p.names[1])
 		fmt.Fprintf(t, "source\tfirst\tsecond\tonly first\tonly second\twhy\n")
 	}
 	var err error
@@ -176,7 +176,7 @@ func (p *diffPrinter) sources(all []diff.SourceDifference) error {
 			err = errors.Join(err, lines.Encode(sourceRow{s.Source.String(), s.Blocks, s.Only, s.AtEqualBatches, s.Why}))
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", s.Source, s.Blocks[0], s.Blocks[1], s.Only[0], s.Only[1], s.Why)
+		cli.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", s.Source, s.Blocks[0], s.Blocks[1], s.Only[0], s.Only[1], s.Why)
 	}
 	err = errors.Join(err, t.Flush())
 	if !p.asJSON && len(p.listed) > 0 {
@@ -194,11 +194,11 @@ func (p *diffPrinter) sources(all []diff.SourceDifference) error {
 				b.Engine, b.Key, only}))
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%d\n", only, b.Source, b.Rank, b.Medium, d.Model, b.Engine, b.Key)
+		cli.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%d\n", only, b.Source, b.Rank, b.Medium, d.Model, b.Engine, b.Key)
 	}
 	err = errors.Join(err, t.Flush())
 	if p.more > 0 && !p.asJSON {
-		fmt.Fprintf(p.out, "and %d more; --limit 0 lists all\n", p.more)
+		cli.Fprintf(p.out, "and %d more; --limit 0 lists all\n", p.more)
 	}
 	switch {
 	case err != nil:

@@ -223,7 +223,7 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 	for _, s := range services.Services {
 		if name := s.InstanceID + "|" + s.TenantID; s.Expected != nil && !told[name] {
 			told[name] = true
-			expected += name + ": expectations\n  " + expectationsText(s.Expected) + "\n"
+			expected += cli.Sprintf("%s: expectations\n  %s\n", name, expectationsText(s.Expected))
 		}
 	}
 	return all, expected, nil
@@ -254,7 +254,7 @@ func printAdvice(out io.Writer, all []advice, each bool) {
 		if n > 1 {
 			names = fmt.Sprintf("%d sources, %s", n, names)
 		}
-		fmt.Fprintf(out, "%s %s: %s\n  %s\n  %s\n", all[0].Severity, all[0].Code, names, all[0].Text, all[0].Runbook)
+		cli.Fprintf(out, "%s %s: %s\n  %s\n  %s\n", all[0].Severity, all[0].Code, names, all[0].Text, all[0].Runbook)
 		all = all[n:]
 	}
 }

@@ -88,8 +88,8 @@ The exit status is 0 after an answer, whatever it says, and 1 without one.`,
 			if asJSON {
 				var b bytes.Buffer
 				json.Indent(&b, raw, "", "  ") // valid: it was decoded
-				fmt.Fprintln(cmd.OutOrStdout(), b.String())
-				return nil
+				b.WriteByte('\n')
+				return cli.PrintRaw(cmd.OutOrStdout(), b.Bytes())
 			}
 			var answer explained
 			if err := json.Unmarshal(raw, &answer); err != nil {
@@ -118,16 +118,16 @@ const tooShort = "too_short"
 func printExplained(out io.Writer, a *explained, all bool) error {
 	w := new(strings.Builder)
 	if a.Verdict.Text != "" { // older servers have none
-		fmt.Fprintf(w, "%s\n", a.Verdict.Text)
+		cli.Fprintf(w, "%s\n", a.Verdict.Text)
 	}
 	if a.Verdict.Kind != tooShort {
-		fmt.Fprintf(w, "The prompt has %s: %s of %s.\n", spelling.Count(a.Tokens, "token"), spelling.Count(a.Blocks, "whole block"),
+		cli.Fprintf(w, "The prompt has %s: %s of %s.\n", spelling.Count(a.Tokens, "token"), spelling.Count(a.Blocks, "whole block"),
 			spelling.Count(a.BlockSize, "token"))
 	}
 	printReasons(w, "", slices.DeleteFunc(slices.Clone(a.Reasons), func(r explainedReason) bool { return r.Text == a.Verdict.Text }))
 	if all {
 		for _, in := range a.Instances {
-			fmt.Fprintf(w, "\n%s can serve %s, pools included.\n", in.Instance, spelling.Count(in.Longest, "block"))
+			cli.Fprintf(w, "\n%s can serve %s, pools included.\n", in.Instance, spelling.Count(in.Longest, "block"))
 			if !in.Serves {
 				fmt.Fprintf(w, "  A query has no row of it: it is not registered for the adapter.\n")
 			}
@@ -136,7 +136,7 @@ func printExplained(out io.Writer, a *explained, all bool) error {
 			}
 		}
 		for i := range a.Pools {
-			fmt.Fprintf(w, "\nPool %s:\n", a.Pools[i].Source)
+			cli.Fprintf(w, "\nPool %s:\n", a.Pools[i].Source)
 			printHolder(w, "  ", "", &a.Pools[i])
 		}
 	} else if a.Verdict.Kind != tooShort {
@@ -166,7 +166,7 @@ func printBest(w *strings.Builder, a *explained) {
 		fmt.Fprintln(w)
 		printHolder(w, "", r.instance+", rank ", r.explainedHolder)
 		if r.longest > r.Matched {
-			fmt.Fprintf(w, "  With what pools and its other ranks hold, %s can serve %s.\n", r.instance, spelling.Count(r.longest, "block"))
+			cli.Fprintf(w, "  With what pools and its other ranks hold, %s can serve %s.\n", r.instance, spelling.Count(r.longest, "block"))
 		}
 	}
 	left := len(a.Pools)
@@ -185,7 +185,7 @@ func printBest(w *strings.Builder, a *explained) {
 		rest = append(rest, spelling.Count(left, "pool")+" without a block of the prompt")
 	}
 	if len(rest) > 0 {
-		fmt.Fprintf(w, "\nNot shown: %s (--all).\n", strings.Join(rest, ", "))
+		cli.Fprintf(w, "\nNot shown: %s (--all).\n", strings.Join(rest, ", "))
 	}
 }
 
@@ -194,17 +194,17 @@ func printHolder(w *strings.Builder, indent, name string, h *explainedHolder) {
 	if name == "" {
 		name = "Rank "
 	}
-	fmt.Fprintf(w, "%s%s%d (%s, %s) holds %s", indent, name, h.Rank, h.Source, h.State, spelling.Count(h.Matched, "block"))
+	cli.Fprintf(w, "%s%s%d (%s, %s) holds %s", indent, name, h.Rank, h.Source, h.State, spelling.Count(h.Matched, "block"))
 	for i, m := range h.Media {
-		fmt.Fprintf(w, "%s %s %s", map[bool]string{true: ":", false: ","}[i == 0], m.Medium, formatRuns(m.Runs))
+		cli.Fprintf(w, "%s %s %s", map[bool]string{true: ":", false: ","}[i == 0], m.Medium, formatRuns(m.Runs))
 	}
 	w.WriteString(".\n")
 	if h.End != nil {
-		fmt.Fprintf(w, "%s  It lacks block %d, tokens %d to %d:\n", indent, h.End.Block, h.End.Tokens[0], h.End.Tokens[1]-1)
+		cli.Fprintf(w, "%s  It lacks block %d, tokens %d to %d:\n", indent, h.End.Block, h.End.Tokens[0], h.End.Tokens[1]-1)
 		printReasons(w, indent+"    ", h.End.Reasons)
 	}
 	for _, f := range h.Findings {
-		fmt.Fprintf(w, "%s    Finding %s: %s\n", indent, f.Code, f.Message)
+		cli.Fprintf(w, "%s    Finding %s: %s\n", indent, f.Code, f.Message)
 	}
 }
 
@@ -214,7 +214,7 @@ func printReasons(w *strings.Builder, indent string, all []explainedReason) {
 		if !r.Certain {
 			sure = " (possible)"
 		}
-		fmt.Fprintf(w, "%s%s%s: %s\n", indent, r.Reason, sure, r.Text)
+		cli.Fprintf(w, "%s%s%s: %s\n", indent, r.Reason, sure, r.Text)
 	}
 }
 

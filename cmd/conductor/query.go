@@ -111,7 +111,7 @@ func printNotes(cmd *cobra.Command, fields map[string]json.RawMessage) {
 	var warnings []string
 	json.Unmarshal(fields["warnings"], &warnings) // of a tenant with this name there are none
 	for _, w := range warnings {
-		cmd.PrintErrln("warning:", w)
+		cmd.PrintErrln("warning:", cli.Printable(w))
 	}
 	if string(fields["truncated"]) == "true" {
 		cmd.PrintErrln("warning: the answer is truncated: some blocks had no room, so a match may be longer")
@@ -197,7 +197,7 @@ func printAnswer(out io.Writer, answer map[string]map[string]queryRow, expected 
 			if expected {
 				column = fmt.Sprintf("%d\t", r.numberOf("expected"))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s%d\t%d\t%d\t%s\t%s\n", tenant, name, r.numberOf("longest_matched"), column,
+			cli.Fprintf(w, "%s\t%s\t%d\t"+column+"%d\t%d\t%d\t%s\t%s\n", tenant, name, r.numberOf("longest_matched"),
 				r.numberOf("GPU"), r.numberOf("CPU"), r.numberOf("DISK"), formatRanks(r["DP"]), formatStates(r["detail"]))
 		}
 	}

@@ -335,7 +335,7 @@ func (r *registering) sendBodies(ctx context.Context, bodies []map[string]any) e
 			for _, w := range said.Warnings {
 				if !told[w] {
 					told[w] = true
-					fmt.Fprintln(r.errs, "warning:", w)
+					cli.Fprintln(r.errs, "warning:", w)
 				}
 			}
 		}
@@ -455,7 +455,7 @@ func (r *registering) followError(wait, late bool, fault string, timeout time.Du
 		if wait {
 			return errors.New(text)
 		}
-		fmt.Fprintln(r.errs, "warning: "+text+"; the server goes on asking it")
+		cli.Fprintln(r.errs, "warning: "+text+"; the server goes on asking it")
 	}
 	if !wait {
 		return nil
@@ -510,7 +510,7 @@ func newProgress(out io.Writer) *progressLine {
 func (p *progressLine) show(text string) {
 	if p.out != nil {
 		p.shown = true
-		fmt.Fprintf(p.out, "\r\x1b[K%s", text)
+		cli.Fprintf(p.out, "\r\x1b[K%s", text)
 	}
 }
 
@@ -537,11 +537,11 @@ func printRanks(out io.Writer, all []changedRank, asJSON, replays bool) error {
 	}
 	for i := range all {
 		r := &all[i]
-		at := cmp.Or(r.Endpoint, "-")
+		cli.Fprintf(w, "%s\t%s\t%d\t%s\t", r.Instance, r.Tenant, r.Rank, cmp.Or(r.Endpoint, "-"))
 		if replays {
-			at += "\t" + cmp.Or(r.Replay, "none")
+			cli.Fprintf(w, "%s\t", cmp.Or(r.Replay, "none"))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", r.Instance, r.Tenant, r.Rank, at, r.stateText())
+		cli.Fprintf(w, "%s\n", r.stateText())
 	}
 	return w.Flush()
 }

@@ -118,8 +118,7 @@ func replayCommand() *cobra.Command {
 			if err := server.Do(ctx, http.MethodPost, path, body, &answer); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", answer)
-			return err
+			return cli.PrintRaw(cmd.OutOrStdout(), append(answer, '\n'))
 		case listen != "":
 			return p.serveAPI(ctx, listen, cmd.ErrOrStderr())
 		}
@@ -191,7 +190,7 @@ func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, e
 		}
 		if err := replay.Take(&rec); err != nil {
 			if p.odd++; p.odd <= 3 {
-				fmt.Fprintf(errs, "passed over: %v\n", err)
+				cli.Fprintf(errs, "passed over: %v\n", err)
 			}
 		}
 		show(r.Progress())
@@ -244,31 +243,31 @@ func (m *meter) progressOf(what string) func(read, total int64) {
 			return
 		}
 		m.last = time.Now()
-		fmt.Fprintf(m.out, "%s: %d%% of %d MiB\n", what, 100*read/max(total, 1), total>>20)
+		cli.Fprintf(m.out, "%s: %d%% of %d MiB\n", what, 100*read/max(total, 1), total>>20)
 	}
 }
 
 // printSummary prints what the journal holds, and the sources as they were.
 func (p *past) printSummary(ctx context.Context, server *cli.Client, out io.Writer) error {
 	s := p.sum
-	fmt.Fprintf(out, "journal  %s, %s, %s, runs of the server: %d\n", p.dir, spelling.Count(s.Records, "record"),
+	cli.Fprintf(out, "journal  %s, %s, %s, runs of the server: %d\n", p.dir, spelling.Count(s.Records, "record"),
 		spelling.Count(p.read, "byte"), s.Runs)
 	for _, run := range p.runs.List {
 		cut := ""
 		if run.Cut {
 			cut = ", its beginning is gone"
 		}
-		fmt.Fprintf(out, "run      %016x from %s to %s, sources: %d, batches: %d%s\n", run.ID, formatTime(run.First), formatTime(run.Last),
+		cli.Fprintf(out, "run      %016x from %s to %s, sources: %d, batches: %d%s\n", run.ID, formatTime(run.First), formatTime(run.Last),
 			run.Sources, run.Batches, cut)
 	}
-	fmt.Fprintf(out, "time     %s to %s\n", formatTime(s.First), formatTime(s.Last))
-	fmt.Fprintf(out, "applied  %s of %s, %s\n", spelling.Count(s.Batches, "batch"), spelling.Count(s.Sources, "registration"),
+	cli.Fprintf(out, "time     %s to %s\n", formatTime(s.First), formatTime(s.Last))
+	cli.Fprintf(out, "applied  %s of %s, %s\n", spelling.Count(s.Batches, "batch"), spelling.Count(s.Sources, "registration"),
 		spelling.Count(s.Epochs, "reset"))
-	fmt.Fprintf(out, "missing  %s never arrived, %d could not be decoded; %s not written, %d without a source, %d without sense\n",
+	cli.Fprintf(out, "missing  %s never arrived, %d could not be decoded; %s not written, %d without a source, %d without sense\n",
 		spelling.Count(s.Missing, "batch"), s.Undecodable, spelling.Count(s.Lost, "record"), s.Stray, p.odd)
-	fmt.Fprintf(out, "damage   %s\n", damageText(p.damage))
+	cli.Fprintf(out, "damage   %s\n", damageText(p.damage))
 	if p.until != "" {
-		fmt.Fprintf(out, "stopped  %s\n", p.stopText())
+		cli.Fprintf(out, "stopped  %s\n", p.stopText())
 	}
 	fmt.Fprintln(out)
 	return printServices(ctx, server, out)
@@ -319,7 +318,7 @@ func (p *past) serveAPI(ctx context.Context, address string, errs io.Writer) err
 	}
 	s := server.NewServer(p.apiHandler(), listenerTimeouts(config.Default().Limits))
 	defer context.AfterFunc(ctx, func() { s.Close() })()
-	fmt.Fprintf(errs, "the past is at http://%s\n", l.Addr())
+	cli.Fprintf(errs, "the past is at http://%s\n", l.Addr())
 	if err := s.Serve(l); ctx.Err() == nil {
 		return err
 	}

@@ -154,7 +154,7 @@ func printServices(ctx context.Context, server *cli.Client, out io.Writer) error
 		if stream.State(s.State) == stream.Synced {
 			why = "" // the last error stays after it is over
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model,
+		cli.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model,
 			s.BlockSize, s.State, s.Epoch, seq, s.Blocks, s.Gaps, s.Replayed, counts(s.DroppedBy), why)
 	}
 	if err := w.Flush(); err != nil {
@@ -165,21 +165,21 @@ func printServices(ctx context.Context, server *cli.Client, out io.Writer) error
 			if f.Code == s.State {
 				continue // the table has it
 			}
-			fmt.Fprintf(out, "\n%s|%s|%d %s: %s\n", s.InstanceID, s.TenantID, s.DPRank, f.Code, f.Message)
+			cli.Fprintf(out, "\n%s|%s|%d %s: %s\n", s.InstanceID, s.TenantID, s.DPRank, f.Code, f.Message)
 		}
 	}
 	for _, d := range answer.Discovery {
 		if d.LastError != "" {
-			fmt.Fprintf(out, "\n%s|%s discover: %s\n", d.InstanceID, d.TenantID, d.LastError)
+			cli.Fprintf(out, "\n%s|%s discover: %s\n", d.InstanceID, d.TenantID, d.LastError)
 		}
 	}
 	for _, r := range answer.LMCache {
 		for _, text := range r.unclaimed() {
-			fmt.Fprintf(out, "\n%s unclaimed: %s\n", r.InstanceID, text)
+			cli.Fprintf(out, "\n%s unclaimed: %s\n", r.InstanceID, text)
 		}
 	}
 	for _, t := range answer.Unclaimed {
-		fmt.Fprintf(out, "\nunclaimed topic: %s\n", t.text())
+		cli.Fprintf(out, "\nunclaimed topic: %s\n", t.text())
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ func printFleet(ctx context.Context, server *cli.Client, out io.Writer) error {
 		for _, r := range s.Replicas {
 			follow = append(follow, cmp.Or(r.URL, r.ID)+" "+r.State)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, rank, s.Type, s.ModelName, s.BlockSize,
+		cli.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, rank, s.Type, s.ModelName, s.BlockSize,
 			cmp.Or(s.Registered, "engine"), cmp.Or(strings.Join(follow, ", "), "none"))
 	}
 	if err := w.Flush(); err != nil || answer.Complete {

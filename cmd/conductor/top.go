@@ -156,7 +156,7 @@ func sparkline(rates []float64) string {
 // drawTable prints the table in at most height lines, 0 for no bound.
 func (t *top) drawTable(out io.Writer, height int, colour bool) {
 	rows, all := t.sortRows(), &t.stats.Totals
-	fmt.Fprintf(out, "%s, %d synced, %s held %s, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
+	cli.Fprintf(out, "%s, %d synced, %s held %s, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
 		spelling.Count(all.Sources, "source"), t.stats.States["synced"]+t.stats.States["approximate"], spelling.Count(all.Blocks, "block"),
 		spelling.Count(all.Held, "time"), all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)),
 		t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
@@ -164,14 +164,14 @@ func (t *top) drawTable(out io.Writer, height int, colour bool) {
 		fmt.Fprintln(out, text)
 		height = max(height-1, min(height, 1)) // 0 stays no bound
 	}
-	fmt.Fprintf(out, "%-28s %-12s %4s %-11s %10s %8s %-*s %7s %5s %8s  %s\n", "INSTANCE", "TENANT", "RANK", "STATE", "BLOCKS", "EVENTS/S",
+	cli.Fprintf(out, "%-28s %-12s %4s %-11s %10s %8s %-*s %7s %5s %8s  %s\n", "INSTANCE", "TENANT", "RANK", "STATE", "BLOCKS", "EVENTS/S",
 		maxHistory, "", "LAG MS", "GAPS", "FINDINGS", "WHY")
 	for i, r := range rows {
 		if height > 0 && i >= height-3 && len(rows) > height-2 {
-			fmt.Fprintf(out, "… %d more\n", len(rows)-i)
+			cli.Fprintf(out, "… %d more\n", len(rows)-i)
 			break
 		}
-		line := fmt.Sprintf("%-28.28s %-12.12s %4d %-11s %10d %8.1f %-*s %7d %5d %8d  %.60s",
+		line := cli.Sprintf("%-28.28s %-12.12s %4d %-11s %10d %8.1f %-*s %7d %5d %8d  %.60s",
 			r.Instance, r.Tenant, r.Rank, r.State, r.Blocks, r.Rate, maxHistory, sparkline(r.history), r.Lag, r.Gaps, len(r.Findings),
 			cmp.Or(r.Reason, r.Error))
 		if colour && !stream.State(r.State).Ready() {
@@ -276,7 +276,7 @@ func (t *top) drawLive(ctx context.Context, out *os.File, interval time.Duration
 		}
 		var b strings.Builder
 		if t.drawTable(&b, height, cli.Coloured(out)); err != nil {
-			fmt.Fprintln(&b, err)
+			cli.Fprintln(&b, err)
 		}
 		fmt.Fprint(out, "\x1b[H\x1b[J"+strings.ReplaceAll(b.String(), "\n", "\r\n"))
 		select {

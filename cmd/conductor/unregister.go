@@ -128,7 +128,7 @@ instance, or if the server refused for one of its ranks.`,
 			return err
 		}
 		if asked && failed == nil && len(all) == 0 && !*asJSON {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is not asked any more; it had told no rank\n", name)
+			cli.Fprintf(cmd.OutOrStdout(), "%s is not asked any more; it had told no rank\n", name)
 		}
 		if failed == nil && len(bad) > 0 {
 			failed = rankError(all, bad, resultRefused)

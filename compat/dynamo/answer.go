@@ -1,10 +1,6 @@
 package dynamo
 
-import (
-	"strconv"
-
-	"example.com/conductor/conductor/body"
-)
+import "example.com/conductor/conductor/body"
 
 // Answers are written without reflection: they are most of what a query costs
 // besides its body. They are in JSON, which needs no lengths of maps and lists.
@@ -61,7 +57,8 @@ func writeRanks(e *body.Encoder, found []rankMatch, value func(*rankMatch) int) 
 				e.Key(m.worker)
 				e.Map(0)
 			}
-			e.IntField(strconv.Itoa(int(m.rank)), value(m))
+			e.NumberName(int(m.rank))
+			e.Int(value(m))
 		}
 		if open {
 			e.EndMap()
@@ -85,7 +82,8 @@ func writeInstance(e *body.Encoder, ranks []rankMatch) {
 	e.Name("dp")
 	e.Map(0)
 	for i := range ranks {
-		e.IntField(strconv.Itoa(int(ranks[i].rank)), int(ranks[i].device))
+		e.NumberName(int(ranks[i].rank))
+		e.Int(int(ranks[i].device))
 	}
 	e.EndMap()
 	e.IntField("cpu", int(cpu))

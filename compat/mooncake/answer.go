@@ -1,8 +1,6 @@
 package mooncake
 
 import (
-	"strconv"
-
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/server"
@@ -55,13 +53,14 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 	e.Name("dp")
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		e.IntField(strconv.Itoa(int(r.Rank)), r.Device*blockSize)
+		e.NumberName(int(r.Rank))
+		e.Int(r.Device * blockSize)
 	}
 	e.EndMap()
 	e.Name("rank_matches")
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		e.Name(strconv.Itoa(int(r.Rank)))
+		e.NumberName(int(r.Rank))
 		e.Map(of)
 		writeBoundaries(e, r.Device*blockSize, r.Host*blockSize, r.Disk*blockSize)
 		if ans.Expected {

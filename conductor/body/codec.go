@@ -70,13 +70,26 @@ func (e *Encoder) EndList() {
 	}
 }
 
-// Name appends the name of a pair. It needs no escapes.
-func (e *Encoder) Name(name string) {
+// literal is a name that stands in the code. Other packages cannot name the type, so that the compiler takes constants
+// alone: what comes from outside has to pass Key or Text, which escape it. A literal needs no escapes.
+type literal string
+
+// Name appends the name of a pair.
+func (e *Encoder) Name(name literal) {
 	if e.Codec == JSON {
 		e.Out = append(append(append(appendComma(e.Out), '"'), name...), '"', ':')
 		return
 	}
-	e.appendText(name)
+	e.appendText(string(name))
+}
+
+// NumberName is Name for a number, which is a string in both codecs.
+func (e *Encoder) NumberName(n int) {
+	if e.Codec == JSON {
+		e.Out = append(strconv.AppendInt(append(appendComma(e.Out), '"'), int64(n), 10), '"', ':')
+		return
+	}
+	e.appendText(strconv.Itoa(n))
 }
 
 // Key is Name for any text.
@@ -180,18 +193,24 @@ func (e *Encoder) True() {
 	e.Out = append(e.Out, 0xc3)
 }
 
-// TextField and IntField append one pair of a map.
-func (e *Encoder) TextField(name, s string) {
+// TextField appends one pair of a map. Its value is any text.
+func (e *Encoder) TextField(name literal, s string) {
 	e.Name(name)
 	e.Text(s)
 }
 
+// UintField appends one pair of a map.
+func (e *Encoder) UintField(name literal, n uint64) {
+	e.Name(name)
+	e.Uint(n)
+}
+
 // IntField appends one pair of a map.
-func (e *Encoder) IntField(name string, n int) {
+func (e *Encoder) IntField(name literal, n int) {
 	if e.Codec == JSON {
 		e.Out = strconv.AppendUint(append(append(append(appendComma(e.Out), '"'), name...), '"', ':'), uint64(n), 10)
 		return
 	}
-	e.appendText(name)
+	e.appendText(string(name))
 	e.Int(n)
 }

@@ -469,7 +469,8 @@ func reportOf(r *match.Routed) []byte {
 	e.Map(pairs)
 	for _, x := range texts {
 		if x.value != "" {
-			e.TextField(x.name, x.value)
+			e.Key(x.name)
+			e.Text(x.value)
 		}
 	}
 	e.IntField("block_size", r.BlockSize)

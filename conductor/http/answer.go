@@ -1,7 +1,7 @@
 package http
 
 import (
-	"strconv"
+	"strings"
 	"time"
 
 	"example.com/conductor/conductor/body"
@@ -61,23 +61,20 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 		e.True()
 	}
 	for _, m := range row.Media {
-		name := m.Name
-		if name == "DP" { // the name of the object next to it
-			name = "MEDIUM_DP"
-		}
-		e.Key(name)
+		e.Key(mediumKey(m.Name))
 		e.Int(m.Blocks * size)
 	}
 	e.Name("DP")
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		e.IntField(strconv.Itoa(int(r.Rank)), r.Blocks*size)
+		e.NumberName(int(r.Rank))
+		e.Int(r.Blocks * size)
 	}
 	e.EndMap()
 	e.Name("rank_matches")
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
-		e.Name(strconv.Itoa(int(r.Rank)))
+		e.NumberName(int(r.Rank))
 		e.Map(of)
 		e.IntField("gpu", r.Device*size)
 		e.IntField("cpu", r.Host*size)
@@ -99,7 +96,7 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 		e.Name("detail")
 		e.Map(len(row.Detail))
 		for i := range row.Detail {
-			e.Name(strconv.Itoa(row.Detail[i].Rank))
+			e.NumberName(row.Detail[i].Rank)
 			writeDetail(e, &row.Detail[i])
 		}
 		e.EndMap()
@@ -141,7 +138,7 @@ func writeDetail(e *body.Encoder, d *match.SourceDetail) {
 	e.Map(len(d.Lives))
 	for i := range d.Lives {
 		l := &d.Lives[i]
-		e.Name(l.Medium)
+		e.Key(l.Medium)
 		e.Map(2)
 		e.Name("1s")
 		e.Float(l.Stay(time.Second))
@@ -151,4 +148,17 @@ func writeDetail(e *body.Encoder, d *match.SourceDetail) {
 	}
 	e.EndMap()
 	e.EndMap()
+}
+
+// mediumKey returns the key of a medium in a row: its name, unless the row has an object of that name, DP. Names of media
+// have no lower-case letters, so that they are none of the other keys.
+func mediumKey(name string) string {
+	bare := name
+	for strings.HasPrefix(bare, "MEDIUM_") {
+		bare = bare[len("MEDIUM_"):]
+	}
+	if bare == "DP" {
+		return "MEDIUM_" + name // another one for MEDIUM_DP, whose key DP has taken
+	}
+	return name
 }

@@ -59,11 +59,11 @@ func (s *split) bodyOf(all [][]byte, p *forward.Part) []byte {
 	e.Map(len(s.shared)) // the list is one of them
 	for _, m := range s.shared {
 		if m.Name != s.list {
-			e.Name(m.Name)
+			e.Key(m.Name)
 			e.Raw(m.Raw)
 		}
 	}
-	e.Name(s.list)
+	e.Key(s.list)
 	e.List(len(p.At))
 	for _, i := range p.At {
 		e.Raw(all[i])

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/scope"
@@ -211,7 +212,7 @@ func (r *Registration) Validate(anyEndpoint bool) []*invalid.FieldError {
 			bad.add(f.Name, "missing", "%s is required", f.Name)
 		}
 	}
-	r.checkLengths(&bad)
+	r.checkTexts(&bad)
 	if typ, ok := canonicalWord("type", r.Type); ok {
 		r.Type = typ
 	} else if r.Type != "" {
@@ -235,14 +236,18 @@ func (r *Registration) Validate(anyEndpoint bool) []*invalid.FieldError {
 	return bad
 }
 
-// checkLengths finds texts and lists that are too long: they are in every list and metric of the server.
-func (r *Registration) checkLengths(bad *faults) {
+// checkTexts finds texts and lists that are too long, and texts that are not UTF-8: they are in every list and metric of the
+// server. Names that differ in bytes that are not UTF-8 would be one name in JSON.
+func (r *Registration) checkTexts(bad *faults) {
 	for i := range Table {
 		f := &Table[i]
 		switch v := f.Of(r).(type) {
 		case *string:
-			if f.MaxBytes > 0 && len(*v) > f.MaxBytes {
+			switch {
+			case f.MaxBytes > 0 && len(*v) > f.MaxBytes:
 				bad.add(f.Name, "out_of_range", "%s must have at most %d bytes, got %d", f.Name, f.MaxBytes, len(*v))
+			case len(f.Index) == 1 && !utf8.ValidString(*v): // resolveProfile looks at the fields of a profile
+				bad.add(f.Name, "invalid_value", "%s must be UTF-8", f.Name)
 			}
 		case *[]string:
 			if f.MaxItems > 0 && len(*v) > f.MaxItems {
@@ -270,6 +275,9 @@ func (f *faults) checkNames(of *Field, names []string) {
 			return
 		case of.MaxBytes > 0 && len(name) > of.MaxBytes:
 			f.addElement(of.Name, i, "out_of_range", "%s must have names of at most %d bytes, got %d", of.Name, of.MaxBytes, len(name))
+			return
+		case !utf8.ValidString(name):
+			f.addElement(of.Name, i, "invalid_value", "%s must be UTF-8", of.Name)
 			return
 		}
 	}

@@ -253,7 +253,8 @@ func appendRow(e *body.Encoder, s *status.Source, r *row) {
 	e.Map(len(by))
 	for t, n := range by {
 		if t <= int(tiers.Disk) || n > 0 {
-			e.IntField(tiers.Tier(t).String(), n)
+			e.Key(tiers.Tier(t).String())
+			e.Int(n)
 		}
 	}
 	e.EndMap()
@@ -261,15 +262,9 @@ func appendRow(e *body.Encoder, s *status.Source, r *row) {
 	e.IntField("queued", s.Queued)
 	e.Name("events_per_s")
 	e.Float(r.rate)
-	for _, n := range [...]struct {
-		name string
-		n    uint64
-	}{{"gaps", s.Gaps}, {"restarts", s.Restarts}} {
-		e.Name(n.name)
-		e.Uint(n.n)
-	}
-	e.Name("dropped")
-	e.Uint(status.Sum(s.Dropped))
+	e.UintField("gaps", s.Gaps)
+	e.UintField("restarts", s.Restarts)
+	e.UintField("dropped", status.Sum(s.Dropped))
 	e.TextField("history_from", s.HistoryFrom)
 	if s.AsksSnapshots {
 		e.Name("engine_snapshot")
@@ -303,28 +298,31 @@ func appendRow(e *body.Encoder, s *status.Source, r *row) {
 func appendExpected(e *body.Encoder, x *status.Expectations) {
 	e.Name("expected")
 	e.Map(13)
-	for _, n := range [...]struct {
-		name string
-		n    uint64
-	}{
-		{"prompts", x.Prompts}, {"tokens", x.Expected}, {"confirmed", x.Confirmed}, {"expired", x.Expired}, {"taken_back", x.TakenBack},
-		{"dropped", x.Dropped}, {"evicted", x.Evicted}, {"pending", x.Pending},
-	} {
-		e.Name(n.name)
-		e.Uint(n.n)
-	}
-	known := func(name string, v float64, known bool) {
-		if e.Name(name); known {
+	e.UintField("prompts", x.Prompts)
+	e.UintField("tokens", x.Expected)
+	e.UintField("confirmed", x.Confirmed)
+	e.UintField("expired", x.Expired)
+	e.UintField("taken_back", x.TakenBack)
+	e.UintField("dropped", x.Dropped)
+	e.UintField("evicted", x.Evicted)
+	e.UintField("pending", x.Pending)
+	known := func(v float64, known bool) {
+		if known {
 			e.Float(v)
 		} else {
 			e.Null()
 		}
 	}
 	share, ended := x.Share()
-	known("confirmed_share", share, ended)
-	for i, name := range [...]string{"delay_p50_s", "delay_p90_s", "delay_p99_s"} {
-		known(name, x.Delay[i].Seconds(), x.Delay[i] > 0)
-	}
-	known("ttl_s", x.TTL.Seconds(), x.TTL > 0)
+	e.Name("confirmed_share")
+	known(share, ended)
+	e.Name("delay_p50_s")
+	known(x.Delay[0].Seconds(), x.Delay[0] > 0)
+	e.Name("delay_p90_s")
+	known(x.Delay[1].Seconds(), x.Delay[1] > 0)
+	e.Name("delay_p99_s")
+	known(x.Delay[2].Seconds(), x.Delay[2] > 0)
+	e.Name("ttl_s")
+	known(x.TTL.Seconds(), x.TTL > 0)
 	e.EndMap()
 }

@@ -4,7 +4,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,7 +60,7 @@ func Execute(root *cobra.Command, errs io.Writer) int {
 		return ExitFine
 	}
 	if !errors.Is(err, ErrReported) {
-		fmt.Fprintf(errs, "%s: %v\n", root.Name(), err)
+		fmt.Fprintf(errs, "%s: %s\n", root.Name(), printableLines(err.Error()))
 	}
 	if usage := (usageError{}); !understood || errors.As(err, &usage) {
 		return ExitUsage
@@ -84,11 +83,4 @@ func JSONFlag(cmd *cobra.Command, meaning string) *bool {
 // again.
 func UntilSignal(cmd *cobra.Command) (ctx context.Context, stop context.CancelFunc) {
 	return signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-}
-
-// PrintJSON prints v, indented.
-func PrintJSON(out io.Writer, v any) error {
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }
