@@ -67,8 +67,8 @@ func (a *Asked) Unregister(key registration.Key) (registration.Key, error) {
 // Health returns the state of a source. One that others follow is well.
 func (a *Asked) Health(key registration.Key) (state stream.State, restarts uint64, ok bool) {
 	a.mu.Lock()
+	defer a.mu.Unlock() // a source that goes with its shard meanwhile would be none
 	s, known := a.all[key]
-	a.mu.Unlock()
 	if known && !s.followed {
 		return stream.Synced, 0, true
 	}

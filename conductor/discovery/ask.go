@@ -57,17 +57,34 @@ func pathMissing(err error) bool {
 	return errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusMethodNotAllowed)
 }
 
-// askEngine asks an engine at one address for its publishers, its model and its block size. It keeps no connection,
-// so that the rules judge the address each time.
-func (m *Manager) askEngine(ctx context.Context, t *Target, address netip.Addr) (Engine, error) {
+// errSilent is why an engine without a path that tells its ranks is not taken for an older one.
+var errSilent = errors.New("it tells its ranks no more, and they are still there")
+
+// askEngine asks e, an engine at one address, for its publishers, its model and its block size. It keeps no connection
+// for the next time, so that the rules judge the address each time.
+func (m *Manager) askEngine(ctx context.Context, t *Target, address netip.Addr, e *engine) (Engine, error) {
+	found, err := m.askPaths(ctx, t, address, e)
+	switch {
+	case err == nil && len(found.Ranks) == 0:
+		err = found.Faulty[0].err
+	case err == nil:
+		e.tells = !found.Guessed
+	}
+	return found, err
+}
+
+// askPaths asks the paths of vLLM, and of SGLang where an engine does not have them.
+func (m *Manager) askPaths(ctx context.Context, t *Target, address netip.Addr, known *engine) (Engine, error) {
 	if t.URL == "" {
 		return Engine{Ranks: []Rank{{t.Rank, t.Endpoint, t.ReplayEndpoint, t.SnapshotEndpoint}}}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	transport := m.transportTo(t, address)
+	defer transport.CloseIdleConnections()
 	client := &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport:     m.transportTo(t, address),
+		Transport:     transport,
 	}
 	host := t.host()
 	if address.IsValid() {
@@ -77,7 +94,7 @@ func (m *Manager) askEngine(ctx context.Context, t *Target, address netip.Addr) 
 	body, err := m.getBody(ctx, client, t, "/kv_event_sources")
 	switch {
 	case err == nil:
-		if e.Ranks, err = vllmRanks(body, host); err != nil {
+		if e.Ranks, e.Faulty, err = vllmRanks(body, host); err != nil {
 			return e, err
 		}
 	case !pathMissing(err):
@@ -90,14 +107,21 @@ func (m *Manager) askEngine(ctx context.Context, t *Target, address netip.Addr) 
 		if !pathMissing(err) {
 			return e, err
 		}
+		if known.tells && known.alive {
+			return e, errSilent // its server, or one before it, is being started
+		}
 		// An older vLLM: its port is a convention.
 		at := "tcp://" + net.JoinHostPort(host, strconv.Itoa(vllmPort+t.Rank))
-		e.Ranks = []Rank{{Rank: t.Rank, Endpoint: at}}
+		e.Ranks, e.Guessed = []Rank{{Rank: t.Rank, Endpoint: at}}, true
 	}
 	if body, err = m.getBody(ctx, client, t, "/v1/models"); err == nil {
-		e.Model, e.Aliases, err = namesOf(body)
+		current := ""
+		if t.Model == "" && len(known.names) > 0 {
+			current = known.names[0]
+		}
+		e.Model, e.Aliases, err = namesOf(body, current)
 	}
-	if err != nil && t.Model == "" {
+	if err != nil && (t.Model == "" || e.Guessed && known.tells) {
 		return e, err
 	}
 	return e, nil
@@ -150,7 +174,7 @@ func (m *Manager) transportTo(t *Target, address netip.Addr) *http.Transport {
 		}
 	}
 	return &http.Transport{
-		DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
+		MaxResponseHeaderBytes: 64 << 10,
 		DialContext: func(ctx context.Context, network, at string) (net.Conn, error) {
 			if _, port, err := net.SplitHostPort(at); err == nil && address.IsValid() {
 				at = net.JoinHostPort(address.String(), port)

@@ -7,10 +7,12 @@
 //
 // A name that has several addresses is a fleet: each address is an instance of its own,
 // NAME@ADDRESS. An engine is asked again when one of its sources is dead for a while, and when
-// its publisher was restarted: the ports that the system picks are others then.
+// its publisher was restarted: the ports that the system picks are others then. It is also asked
+// now and then while all is well, because it may run with more or fewer ranks by then: refresh.go.
 //
-// Concurrency: one goroutine per target works at a time, at most workers in all. Manager.mu
-// guards the list of targets, target.mu one target. No lock is held while an engine is asked.
+// Concurrency: one goroutine per target works at a time, at most workers in all, and refreshers
+// besides them. Manager.mu guards the list of targets. target.mu guards one target, and is held
+// while its engines are asked; a look that finds it held leaves the target to the next one.
 package discovery
 
 import (
@@ -82,6 +84,9 @@ type Options struct {
 type Manager struct {
 	opts  Options
 	slots chan struct{}
+	// refreshers has a place for each target that is refreshed.
+	refreshers chan struct{}
+
 	ctx   context.Context
 	stop  context.CancelFunc
 	tasks sync.WaitGroup
@@ -111,6 +116,8 @@ type target struct {
 
 	seen   atomic.Bool // it was worked on
 	queued atomic.Bool // a look waits for a place, or is under way
+	// refreshing is set while a refresh waits for a place, or is under way.
+	refreshing atomic.Bool
 	// givesWay is Target.GivesWay, until a call of Add lacks it.
 	givesWay atomic.Bool
 	shown    sync.Mutex
@@ -131,12 +138,19 @@ type engine struct {
 	restarts  uint64
 	next      time.Time // of the next question; zero: none is due
 	pause     time.Duration
+	refresh   time.Time // when it is asked again although nothing is wrong
+	silences  int       // refreshes in a row that failed
 	fault     error     // of the last question; nil after an answer
 	dead      time.Time // since when a source is dead
+	alive     bool      // a source is not dead
+	tells     bool      // it has told its ranks
+	restarted bool      // it was started again since its last answer, or may have been
 	missing   time.Time // since when the name does not have the address
 	blockSize int       // learned
 	names     []string  // of the model, as the engine told last
 	learning  *learning // nil: nothing waits for its events
+	// registered is what its last answer came to, of all ranks that could be registered.
+	registered []registration.Registration
 }
 
 // New returns a Manager without targets.
@@ -148,7 +162,7 @@ func New(o Options) *Manager {
 		o.Resolve = resolveHost
 	}
 	m := &Manager{
-		opts: o, slots: make(chan struct{}, workers),
+		opts: o, slots: make(chan struct{}, workers), refreshers: make(chan struct{}, refreshers),
 		targets: make(map[registration.Key]*target), asked: make(map[string]uint64), ending: make(map[registration.Key]chan struct{}),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())

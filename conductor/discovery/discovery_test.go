@@ -161,8 +161,8 @@ func TestDiscoverVLLM(t *testing.T) {
 	f.m.tasks.Wait()
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ", "e|default|1 tcp://127.0.0.1:7001 vLLM llama 16 ")
 	// A source that stays dead, as its port is another one since a restart.
-	asked := f.asked["127.0.0.1"]
 	f.pass(time.Minute)
+	asked := f.asked["127.0.0.1"]
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7009))
 	refuses.Store(true)
 	f.net.PublisherAt("tcp://127.0.0.1:7001").CutConnections()

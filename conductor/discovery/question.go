@@ -23,6 +23,7 @@ var errLearning = errors.New("its block size is not known before its first event
 // restarted.
 func (m *Manager) planQuestion(t *target, e *engine, now time.Time) {
 	dead, restarts := false, uint64(0)
+	e.alive = false
 	e.keys = slices.DeleteFunc(e.keys, func(key registration.Key) bool {
 		state, n, ok := m.opts.Registry.Health(key)
 		if !ok {
@@ -31,28 +32,34 @@ func (m *Manager) planQuestion(t *target, e *engine, now time.Time) {
 		if t.isWithdrawn(key) {
 			return true // the source that is registered there now belongs to a client
 		}
-		dead = dead || state == stream.Connecting || state == stream.Stale || state == stream.Failed
+		if state == stream.Connecting || state == stream.Stale || state == stream.Failed {
+			dead = true
+		} else {
+			e.alive = true
+		}
 		restarts += n
 		return false
 	})
 	switch {
 	case restarts != e.restarts && len(e.keys) > 0:
-		e.restarts, e.next = restarts, now
+		e.restarts, e.next, e.restarted = restarts, now, true
 	case !dead:
 		e.dead = time.Time{}
 	case e.dead.IsZero():
 		e.dead = now
 	case now.Sub(e.dead) >= deadAfter && e.next.IsZero():
-		e.next = now
+		e.next, e.restarted = now, true
 	}
 }
 
 // askAndRegister asks an engine, registers the sources that it names, and unregisters those that it does not name any more.
+// A rank that it names with a fault keeps the source that it has.
 func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
-	found, err := m.askEngine(t.ctx, &t.Target, addr)
+	found, err := m.askEngine(t.ctx, &t.Target, addr, e)
 	if err != nil {
 		return err
 	}
+	old, refreshed := e.keys, e.next.IsZero()
 	r := t.Registration
 	r.Type, r.Model = cmp.Or(r.Type, found.Type), cmp.Or(r.Model, found.Model)
 	var learned []string
@@ -72,10 +79,19 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 		if r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); r.BlockSize == 0 {
 			return m.awaitBlockSize(t, addr, e, found.Ranks[0])
 		}
+		if found.BlockSize == 0 && e.restarted {
+			_ = m.awaitBlockSize(t, addr, e, found.Ranks[0]) // it may have another one by now
+		}
 		learned = append(learned, fmt.Sprintf("block size %d", r.BlockSize))
 	}
-	old := e.keys
 	e.keys = nil
+	for _, f := range found.Faulty {
+		err = cmp.Or(err, f.err)
+		key := registration.Key{Instance: e.instance, Tenant: t.Tenant, Rank: f.rank}
+		if slices.Contains(old, key) {
+			e.keys = append(e.keys, key)
+		}
+	}
 	for _, rank := range found.Ranks {
 		r := r
 		r.Instance, r.Rank = e.instance, rank.Rank
@@ -114,8 +130,11 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 	if err != nil {
 		return err
 	}
-	e.next, e.pause, e.dead = time.Time{}, 0, time.Time{}
-	m.opts.Log.Info().Str("url", t.URL).Str("instance_id", e.instance).Int("ranks", len(e.keys)).Msg("engine discovered")
+	e.next, e.pause, e.dead, e.fault, e.silences, e.restarted = time.Time{}, 0, time.Time{}, nil, 0, false
+	e.planRefresh(m.opts.Now())
+	if !refreshed || !slices.Equal(old, e.keys) {
+		m.opts.Log.Info().Str("url", t.URL).Str("instance_id", e.instance).Int("ranks", len(e.keys)).Msg("engine discovered")
+	}
 	return nil
 }
 
@@ -133,8 +152,9 @@ type learning struct {
 	stop context.CancelFunc
 }
 
-// awaitBlockSize waits in the background for the first events of a rank, which tell the block size. If the engine names another
-// endpoint than before, it starts again there. It returns why there is no source yet.
+// awaitBlockSize waits in the background for the first events of a rank, which tell the block size, and lets the engine be asked
+// again if it is another one than before. If the engine names another endpoint than before, it starts again there. It returns
+// why there is no source yet.
 func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Rank) error {
 	free := r.isFree(&t.Target, address)
 	if !free && m.opts.Reaches != nil {
@@ -161,11 +181,12 @@ func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Ran
 		if e.learning == l {
 			e.learning = nil
 		}
-		if err == nil && current {
+		news := err == nil && current && size != e.blockSize
+		if news {
 			e.blockSize, e.next, e.pause = size, m.opts.Now(), 0
 		}
 		t.mu.Unlock()
-		if err == nil && current {
+		if news {
 			m.updateTarget(t)
 		}
 	})

@@ -20,6 +20,14 @@ type Engine struct {
 	Aliases   []string // further names of the model
 	BlockSize int      // of its events; 0: not told
 	Ranks     []Rank
+	Faulty    []faultyRank
+	Guessed   bool // the ranks are a convention
+}
+
+// faultyRank is a rank that cannot be followed as the engine names it.
+type faultyRank struct {
+	rank int
+	err  error
 }
 
 // Rank is where one data-parallel rank publishes.
@@ -61,7 +69,7 @@ type vllmSource struct {
 
 // vllmRanks reads an answer of GET /kv_event_sources. It has three shapes: an object by rank,
 // an object with a list under "sources", and that list.
-func vllmRanks(body []byte, host string) ([]Rank, error) {
+func vllmRanks(body []byte, host string) ([]Rank, []faultyRank, error) {
 	byRank := make(map[string]vllmSource)
 	var list []vllmSource
 	var wrapped struct{ Sources *[]vllmSource }
@@ -71,35 +79,38 @@ func vllmRanks(body []byte, host string) ([]Rank, error) {
 		list = *wrapped.Sources
 	default:
 		if err := json.Unmarshal(body, &byRank); err != nil {
-			return nil, fmt.Errorf("its answer has no known shape: %w", err)
+			return nil, nil, fmt.Errorf("its answer has no known shape: %w", err)
 		}
 	}
 	for name, s := range byRank {
 		rank, err := strconv.Atoi(name)
 		if err != nil {
-			return nil, fmt.Errorf("its answer names the rank %q", name)
+			return nil, nil, fmt.Errorf("its answer names the rank %q", name)
 		}
 		s.Rank = &rank
 		list = append(list, s)
 	}
 	if len(list) == 0 {
-		return nil, errNoEvents
+		return nil, nil, errNoEvents
 	}
 	var ranks []Rank
+	var faulty []faultyRank
 	for i, s := range list {
 		r := Rank{Rank: i, Endpoint: s.Endpoint, Replay: s.Replay, Snapshot: s.Snapshot}
 		if s.Rank != nil {
 			r.Rank = *s.Rank
 		}
-		if s.Publisher != "" && s.Publisher != "zmq" {
-			return nil, fmt.Errorf("its publisher is %q, and zmq can be followed", s.Publisher)
+		switch {
+		case s.Publisher != "" && s.Publisher != "zmq":
+			faulty = append(faulty, faultyRank{r.Rank, fmt.Errorf("the publisher of rank %d is %q, and zmq can be followed", r.Rank,
+				s.Publisher)})
+		case s.Endpoint == "":
+			faulty = append(faulty, faultyRank{r.Rank, fmt.Errorf("rank %d has no endpoint", r.Rank)})
+		default:
+			ranks = append(ranks, r)
 		}
-		if s.Endpoint == "" {
-			return nil, fmt.Errorf("rank %d has no endpoint", r.Rank)
-		}
-		ranks = append(ranks, r)
 	}
-	return checkRanks(ranks, host)
+	return checkRanks(ranks, faulty, host)
 }
 
 // sglangInfo is an answer of GET /server_info.
@@ -141,7 +152,7 @@ func sglangEngine(body []byte, host string) (Engine, error) {
 		e.Ranks = append(e.Ranks, Rank{Rank: p.Rank, Endpoint: p.Endpoint})
 	}
 	if len(ev.Publishers) == 0 {
-		if ev.Port <= 0 || ev.Ranks > maxRanks {
+		if ev.Port <= 0 || ev.Ranks < 0 || ev.Ranks > maxRanks {
 			return e, fmt.Errorf("its answer names the port %d and %d ranks", ev.Port, ev.Ranks)
 		}
 		for rank := range max(ev.Ranks, 1) {
@@ -150,32 +161,41 @@ func sglangEngine(body []byte, host string) (Engine, error) {
 		}
 	}
 	var err error
-	e.Ranks, err = checkRanks(e.Ranks, host)
+	e.Ranks, e.Faulty, err = checkRanks(e.Ranks, nil, host)
 	return e, err
 }
 
-// checkRanks sorts ranks whose engine was asked at a host, and puts the host in the place of wildcards. It
-// refuses ranks that are out of range or named twice, and endpoints that cannot be the engine's.
-func checkRanks(ranks []Rank, host string) ([]Rank, error) {
-	slices.SortFunc(ranks, func(a, b Rank) int { return a.Rank - b.Rank })
-	for i, r := range ranks {
-		if r.Rank < 0 || i > 0 && ranks[i-1].Rank == r.Rank {
-			return nil, fmt.Errorf("its answer names the rank %d twice, or below zero", r.Rank)
-		}
-	}
-	if len(ranks) > maxRanks {
-		return nil, fmt.Errorf("its answer names %d ranks, and %d are followed at most", len(ranks), maxRanks)
+// checkRanks sorts ranks whose engine was asked at a host, puts the host in the place of wildcards, and adds those that cannot be
+// followed to the faulty ones: a rank with two endpoints, and one whose endpoint cannot be the engine's. It returns an error if
+// there are too many ranks, or one below zero.
+func checkRanks(ranks []Rank, faulty []faultyRank, host string) (sound []Rank, _ []faultyRank, err error) {
+	if n := len(ranks) + len(faulty); n > maxRanks {
+		return nil, nil, fmt.Errorf("its answer names %d ranks, and %d are followed at most", n, maxRanks)
 	}
 	for i := range ranks {
-		for _, e := range []*string{&ranks[i].Endpoint, &ranks[i].Replay, &ranks[i].Snapshot} {
-			at, err := reachableEndpoint(*e, host)
-			if err != nil {
-				return nil, fmt.Errorf("rank %d %w", ranks[i].Rank, err)
+		r := &ranks[i]
+		if r.Rank < 0 {
+			return nil, nil, fmt.Errorf("its answer names the rank %d, which is below zero", r.Rank)
+		}
+		for _, e := range []*string{&r.Endpoint, &r.Replay, &r.Snapshot} {
+			if *e, err = reachableEndpoint(*e, host); err != nil {
+				faulty = append(faulty, faultyRank{r.Rank, fmt.Errorf("rank %d %w", r.Rank, err)})
+				break
 			}
-			*e = at
 		}
 	}
-	return ranks, nil
+	slices.SortFunc(ranks, func(a, b Rank) int { return a.Rank - b.Rank })
+	ranks = slices.Compact(ranks)
+	for i, r := range ranks {
+		if i > 0 && ranks[i-1].Rank == r.Rank {
+			faulty = append(faulty, faultyRank{r.Rank, fmt.Errorf("its answer names the rank %d twice, and not alike", r.Rank)})
+		}
+	}
+	ranks = slices.DeleteFunc(ranks, func(r Rank) bool {
+		return slices.ContainsFunc(faulty, func(f faultyRank) bool { return f.rank == r.Rank })
+	})
+	slices.SortStableFunc(faulty, func(a, b faultyRank) int { return a.rank - b.rank })
+	return ranks, faulty, nil
 }
 
 // Further names of a model beyond these bounds, those of registrations, are not taken from an engine.
@@ -184,9 +204,9 @@ const (
 	maxNameBytes = 256
 )
 
-// namesOf reads an answer of GET /v1/models: the first model, and the further names under which the engine
-// serves the same weights. Adapters have a parent.
-func namesOf(body []byte) (model string, aliases []string, err error) {
+// namesOf reads an answer of GET /v1/models: the model, and the further names under which the engine serves the
+// same weights. Adapters have a parent. The model is the first, unless the one that it was so far is still there.
+func namesOf(body []byte, current string) (model string, aliases []string, err error) {
 	var list struct {
 		Data []struct {
 			ID, Root string
@@ -197,7 +217,12 @@ func namesOf(body []byte) (model string, aliases []string, err error) {
 		return "", nil, errors.New("its list of models has no known shape")
 	}
 	first := list.Data[0]
-	for _, m := range list.Data[1:] {
+	for _, m := range list.Data {
+		if m.ID == current && m.Parent == nil && current != "" {
+			first = m
+		}
+	}
+	for _, m := range list.Data {
 		same := m.Parent == nil && m.Root != "" && m.Root == first.Root
 		if same && m.ID != "" && m.ID != first.ID && len(m.ID) <= maxNameBytes && !slices.Contains(aliases, m.ID) &&
 			len(aliases) < maxServed {

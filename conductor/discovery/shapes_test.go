@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -10,7 +11,10 @@ func TestReadVLLMSources(t *testing.T) {
 	one := []Rank{{0, "tcp://10.0.0.1:41233", "tcp://10.0.0.1:41234", ""}}
 	f := func(body string, want []Rank, why string) {
 		t.Helper()
-		got, err := vllmRanks([]byte(body), "h")
+		got, faulty, err := vllmRanks([]byte(body), "h")
+		if len(faulty) > 0 {
+			err = faulty[0].err
+		}
 		if why == "" && (err != nil || !reflect.DeepEqual(got, want)) || why != "" && (err == nil || !strings.Contains(err.Error(), why)) {
 			t.Errorf("%s\n got %+v %v\nwant %+v %q", body, got, err, want, why)
 		}
@@ -36,6 +40,8 @@ func TestReadVLLMSources(t *testing.T) {
 	f(`{"x":{"endpoint":"tcp://h:1"}}`, nil, "rank")
 	f(`{"-1":{"endpoint":"tcp://h:1"}}`, nil, "below zero")
 	f(`[{"data_parallel_rank":0,"endpoint":"tcp://h:1"},{"data_parallel_rank":0,"endpoint":"tcp://h:2"}]`, nil, "twice")
+	f(`[{"data_parallel_rank":0,"endpoint":"tcp://h:1"},{"data_parallel_rank":0,"endpoint":"tcp://h:1"}]`,
+		[]Rank{{0, "tcp://h:1", "", ""}}, "")
 	f(`"x"`, nil, "shape")
 	f(`<html>`, nil, "shape")
 }
@@ -45,6 +51,9 @@ func TestReadSGLangInfo(t *testing.T) {
 		t.Helper()
 		want.Type = "SGLang"
 		got, err := sglangEngine([]byte(body), "fd00::1")
+		if len(got.Faulty) > 0 {
+			err = got.Faulty[0].err
+		}
 		if why == "" && (err != nil || !reflect.DeepEqual(got, want)) || why != "" && (err == nil || !strings.Contains(err.Error(), why)) {
 			t.Errorf("%s\n got %+v %v\nwant %+v %q", body, got, err, want, why)
 		}
@@ -62,13 +71,14 @@ func TestReadSGLangInfo(t *testing.T) {
 	f(`{"model_path":"/m","kv_events":null}`, Engine{}, "off")
 	f(`{"kv_events":{"endpoint_port_base":0}}`, Engine{}, "port 0")
 	f(`{"kv_events":{"endpoint_port_base":1,"dp_size":100000}}`, Engine{}, "ranks")
+	f(`{"kv_events":{"endpoint_port_base":1,"dp_size":-1}}`, Engine{}, "ranks")
 	f(`[]`, Engine{}, "shape")
 }
 
 func TestReadNames(t *testing.T) {
 	f := func(body, want string) {
 		t.Helper()
-		model, aliases, err := namesOf([]byte(body))
+		model, aliases, err := namesOf([]byte(body), "")
 		if got := strings.Join(append([]string{model}, aliases...), " "); err != nil && want != "" || got != want {
 			t.Errorf("%.200s: %q %v, want %q", body, got, err, want)
 		}
@@ -82,7 +92,11 @@ func TestReadNames(t *testing.T) {
 	for i := range 100 {
 		many += `,{"id":"` + strings.Repeat("x", i+1) + `","root":"/m"}`
 	}
-	if _, aliases, _ := namesOf([]byte(many + "]}")); len(aliases) != maxServed {
+	if model, aliases, err := namesOf([]byte(`{"data":[{"id":"n"},{"id":"a","root":"/m"},{"id":"b","root":"/m"}]}`), "b"); err != nil ||
+		model != "b" || fmt.Sprint(aliases) != "[a]" {
+		t.Errorf("the model %q of before has the aliases %v: %v", model, aliases, err)
+	}
+	if _, aliases, _ := namesOf([]byte(many+"]}"), ""); len(aliases) != maxServed {
 		t.Errorf("%d aliases are taken", len(aliases))
 	}
 	f(`{"data":[]}`, "")

@@ -95,26 +95,35 @@ func (m *Manager) updateTarget(t *target) {
 	for addr, e := range t.engines {
 		m.planQuestion(t, e, now)
 		if !e.next.IsZero() && !now.Before(e.next) && e.missing.IsZero() {
-			result := "ok"
-			if e.fault = m.askAndRegister(t, addr, e); e.fault != nil {
-				result = "failed"
+			e.fault = m.askAndRegister(t, addr, e)
+			m.countAnswer(e.fault)
+			if e.fault != nil {
 				e.pause = min(max(2*e.pause, minPause), maxPause)
 				e.next = now.Add(e.pause)
 				e.fault = fmt.Errorf("%s: %w", e.instance, e.fault)
 			}
-			m.mu.Lock()
-			m.asked[result]++
-			m.mu.Unlock()
 		}
 		if e.fault != nil && (asked == nil || e.fault.Error() < asked.Error()) {
 			asked = e.fault // the same one at each look
 		}
 	}
 	err = cmp.Or(err, asked)
+	m.startRefresh(t, now)
 	m.recordKept(t)
 	if t.showState(err) {
 		m.opts.Log.Warn().Str("url", t.URL).Str("instance_id", t.Instance).Err(err).Msg("engine not discovered")
 	}
+}
+
+// countAnswer counts a question by its result.
+func (m *Manager) countAnswer(err error) {
+	result := "ok"
+	if err != nil {
+		result = "failed"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked[result]++
 }
 
 // showState updates what List returns of the target. It reports whether err is another error than before.

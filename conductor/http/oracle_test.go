@@ -495,8 +495,9 @@ func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
 		`{"token_ids":[1],"token_ids":[1]` + rest, `{"model":null,"token_ids":[]` + rest, `{"other":1,"other":2,"token_ids":[3]` + rest,
 		`{"seq_hashes":[1,2],"block_hash":[1,2],"block_hashes":[1,3]` + rest, `{"seq_hashes":[-1],"block_hash":[18446744073709551615]` +
 			rest,
-		`{"seq_hashes":[1,1E3],"hash":[1E3]` + rest, `{"hash":"canonical","seq_hashes":[1]` + rest, `{"hash":"engine","seq_hashes":[1]` + rest,
-		`{"hash":"vllm","block_hash":[1]` + rest, `{"hash":"sgl\u0061ng","seq_hashes":[1]` + rest, `{"hash":"VLLM","seq_hashes":[1e3]` + rest,
+		`{"seq_hashes":[1,1E3],"hash":[1E3]` + rest, `{"hash":"canonical","seq_hashes":[1]` + rest,
+		`{"hash":"engine","seq_hashes":[1]` + rest, `{"hash":"vllm","block_hash":[1]` + rest,
+		`{"hash":"sgl\u0061ng","seq_hashes":[1]` + rest, `{"hash":"VLLM","seq_hashes":[1e3]` + rest,
 		`{"hash":"vllm","token_ids":[1],"seq_hashes":[1]` + rest,
 		`{"block_hash":[1,2],"seq_hashes":[1,2,3]` + rest, `{"seq_hashes":[],"block_hash":null` + rest,
 		strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10000), strings.Repeat(`{"a":`, 10001) + "1" +
