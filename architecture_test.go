@@ -103,6 +103,8 @@ var table = []room{
 	{dir: "conductor/scripttest", tests: true},
 	// Names of contexts, as values: every room of the application compares them, none may add to them.
 	{dir: "conductor/scope", rooms: []string{"events"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// Which parts of a table have changed, for those who keep it.
+	{dir: "conductor/kept", rooms: []string{"events/tape"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Bad input that names its field.
 	{dir: "conductor/invalid", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Explanations, as values: the application fills them, dialects show them.
@@ -113,9 +115,9 @@ var table = []room{
 		"events/tape", "events/zmq", "index", "index/hash", "tiers"},
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Deployments with their indexes, and as much of sources as queries need.
-	{dir: "conductor/catalog", rooms: []string{"conductor/doctor", "conductor/expect", "conductor/lifetime", "conductor/names",
-		"conductor/normalize", "conductor/prefixes", "conductor/registration", "conductor/scope", "events", "events/stream", "index",
-		"index/hash", "tiers"}, modules: []string{zerolog}, not: append([]string{"os"}, httpOrJSON...)},
+	{dir: "conductor/catalog", rooms: []string{"conductor/doctor", "conductor/expect", "conductor/kept", "conductor/lifetime",
+		"conductor/names", "conductor/normalize", "conductor/prefixes", "conductor/registration", "conductor/scope", "events",
+		"events/stream", "index", "index/hash", "tiers"}, modules: []string{zerolog}, not: append([]string{"os"}, httpOrJSON...)},
 	// What operators see of sources, as values, and the metrics that follow.
 	{dir: "conductor/status", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/match", "conductor/registration",
 		"conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus},
@@ -125,8 +127,9 @@ var table = []room{
 		"events", "events/stream", "events/tape"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Streams in, changes of indexes out: sources, what they hold, and copies of it.
 	{dir: "conductor/ingest", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/expect", "conductor/image",
-		"conductor/inspect", "conductor/invalid", "conductor/lmcache", "conductor/names", "conductor/normalize", "conductor/pool",
-		"conductor/registration", "conductor/scope", "conductor/statelog", "conductor/status", "events/...", "index/...", "tiers"},
+		"conductor/inspect", "conductor/invalid", "conductor/kept", "conductor/lmcache", "conductor/names", "conductor/normalize",
+		"conductor/pool", "conductor/registration", "conductor/scope", "conductor/statelog", "conductor/status", "events/...", "index/...",
+		"tiers"},
 		modules: []string{zerolog, xxh3}, not: append([]string{"flag", "os"}, httpOrJSON...)},
 	// Sources, indexes and queries in, numbers and series out.
 	{dir: "conductor/meter", rooms: []string{"conductor/catalog", "conductor/expect", "conductor/explain", "conductor/ingest",
@@ -171,7 +174,8 @@ var table = []room{
 		noClock: true},
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
-	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/tape", "events/reach", "events/stream"},
+	{dir: "conductor/discovery",
+		rooms:   []string{"conductor", "conductor/kept", "events", "events/tape", "events/reach", "events/stream"},
 		modules: []string{prometheus, zerolog}, not: []string{"flag"}},
 	// Values and errors of handlers in, statuses and bodies out.
 	{dir: "conductor/reply", rooms: []string{"conductor", "conductor/body", "conductor/server"}, modules: []string{gin, msgpack},
@@ -239,14 +243,15 @@ var table = []room{
 	// What starts a store in tests.
 	{dir: "internal/redistest", tests: true, rooms: []string{"internal/freeport", "internal/must"}, modules: []string{redis}},
 	// Who shares the store, and whether it is there.
-	{dir: "conductor/membership", rooms: []string{"conductor", "conductor/discovery", "events/tape", "store"},
+	{dir: "conductor/membership", rooms: []string{"conductor", "conductor/discovery", "conductor/kept", "events/tape", "store"},
 		modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 
 	// Snapshots as bytes: written, read, sealed. A recovery asks the places below in order.
-	{dir: "history", rooms: []string{"conductor", "conductor/scope", "events/tape", "index", "keyfile"}, modules: []string{zerolog},
-		not: []string{"flag", "net/http", "os"}},
+	{dir: "history", rooms: []string{"conductor", "conductor/kept", "conductor/scope", "events/tape", "index", "keyfile"},
+		modules: []string{zerolog},
+		not:     []string{"flag", "net/http", "os"}},
 	// Places for snapshots: a directory of the server's own, its peers, the store. None knows another one.
-	{dir: "history/file", rooms: []string{"conductor", "events/tape", "history"}, modules: []string{prometheus, zerolog},
+	{dir: "history/file", rooms: []string{"conductor", "conductor/kept", "events/tape", "history"}, modules: []string{prometheus, zerolog},
 		not: []string{"flag", "net/http"}},
 	{dir: "history/peer", rooms: []string{"conductor", "conductor/doctor", "conductor/scope", "history"},
 		modules: []string{prometheus, zerolog},

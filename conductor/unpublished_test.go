@@ -99,11 +99,11 @@ func TestUnpublishedInAnImage(t *testing.T) {
 		r := unpublished("llama")
 		r.Approximate, r.TTL, r.Tenant = registration.ApproximateCount, time.Minute, "blue"
 		must.Succeed(t, b.conductor.Register(r, ingest.RegisterOptions{}))
-		img := b.conductor.Sources().Snapshots().ImageOfSources()
-		if len(img.Sources) != 1 {
-			t.Fatalf("%+v", img.Sources)
+		saved := b.conductor.Sources().Snapshots().KeptSources().Saved()
+		if len(saved) != 1 {
+			t.Fatalf("%+v", saved)
 		}
-		m, err := image.ReadSource(img.Sources[0].Fields())
+		m, err := image.ReadSource(saved[0].Fields)
 		must.Succeed(t, err)
 		next := newBench()
 		defer next.conductor.Close()

@@ -17,8 +17,11 @@ import (
 const MediaType = "application/vnd.conductor.snapshot"
 
 const (
-	magic      = "KVSNAP\r\n" // a transfer that changes line ends shows
-	version    = 2
+	magic = "KVSNAP\r\n" // a transfer that changes line ends shows
+	// newest and oldest are the versions that are read. What is written has the oldest version whose readers know all
+	// that is in it: see docs/formats.md.
+	newest     = 3
+	oldest     = 2
 	headerSize = 36
 	// sectionSize is the bytes of a section before its payload.
 	sectionSize = 20
@@ -35,6 +38,7 @@ const (
 	kindTarget     = 5 // fields of a target of discovery
 	kindChange     = 6 // fields of a change that the store has not
 	kindIdentity   = 7 // fields of an adapter and salt, of the deployment named
+	kindGone       = 8 // kind and name of a part that a file of registrations has no more, since version 3
 	kindEnd        = 9 // fields with the numbers of sections and blocks
 	kindChunk      = 16
 )
@@ -46,6 +50,12 @@ const (
 	fieldBlocks   = "blocks"
 	fieldSources  = "sources"
 	fieldLeftOut  = "left_out"
+)
+
+// Fields of a file of registrations that changes are appended to.
+const (
+	fieldPart = "part" // the name of a part, which a later part of the same kind and name takes the place of
+	fieldKind = "kind" // of the part that is gone
 )
 
 var (
@@ -63,7 +73,7 @@ var (
 type versionError struct{ Version uint32 }
 
 func (e *versionError) Error() string {
-	return fmt.Sprintf("it has format version %d; this program knows %d", e.Version, version)
+	return fmt.Sprintf("it has format version %d; this program knows %d to %d", e.Version, oldest, newest)
 }
 
 // damageError says that a section is not what was written.
@@ -120,14 +130,15 @@ func Reason(err error) string {
 
 // header identifies a snapshot.
 type header struct {
-	id   uint64 // random
-	time time.Time
+	version uint32
+	id      uint64 // random
+	time    time.Time
 }
 
 func (h header) encode() []byte {
 	b := make([]byte, 0, headerSize)
 	b = append(b, magic...)
-	b = le.AppendUint32(b, version)
+	b = le.AppendUint32(b, h.version)
 	b = le.AppendUint32(b, 0)
 	b = le.AppendUint64(b, h.id)
 	b = le.AppendUint64(b, uint64(h.time.UnixNano()))
@@ -139,7 +150,8 @@ func decodeHeader(b []byte) (header, error) {
 	if len(b) < 12 || string(b[:8]) != magic {
 		return header{}, errForeign
 	}
-	if v := le.Uint32(b[8:]); v != version {
+	v := le.Uint32(b[8:])
+	if v < oldest || v > newest {
 		return header{}, &versionError{v}
 	}
 	if len(b) < headerSize {
@@ -148,7 +160,7 @@ func decodeHeader(b []byte) (header, error) {
 	if crc32.Checksum(b[:headerSize-4], crcs) != le.Uint32(b[headerSize-4:]) {
 		return header{}, &damageError{Err: errors.New("the header's checksum does not fit")}
 	}
-	return header{id: le.Uint64(b[16:]), time: time.Unix(0, int64(le.Uint64(b[24:]))).UTC()}, nil
+	return header{version: v, id: le.Uint64(b[16:]), time: time.Unix(0, int64(le.Uint64(b[24:]))).UTC()}, nil
 }
 
 // seed is the start value of every checksum of a snapshot: sections of two do not mix.

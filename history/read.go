@@ -54,19 +54,25 @@ type reader struct {
 	current     uint32 // deployment of loading
 	done        map[uint32]bool
 	ended       bool
+	payload     []byte // room for that of a section
+	parts       *parts // nil for a snapshot, which is read as it comes
 }
 
 // Read brings a snapshot back. After an error the recovery is to be undone.
 func Read(from io.Reader, how Reading) (Summary, error) {
+	r := newReader(from, how)
+	err := r.readAll()
+	return r.sum, err
+}
+
+func newReader(from io.Reader, how Reading) *reader {
 	if how.Open == nil {
 		how.Open = func(f []tape.Field) ([]tape.Field, bool) { return f, true }
 	}
-	r := &reader{
+	return &reader{
 		how: how, from: bufio.NewReaderSize(from, bufferBytes),
 		deployments: make(map[uint32]int), done: make(map[uint32]bool),
 	}
-	err := r.readAll()
-	return r.sum, err
 }
 
 // readAll reads the header and all sections.
@@ -79,25 +85,18 @@ func (r *reader) readAll() error {
 	}
 	r.offset, r.seed = headerSize, h.seed()
 	r.sum.ID, r.sum.Time = h.id, h.time
-	var payload []byte
 	for !r.ended {
-		s, next, err := r.readSection(payload)
-		if err != nil {
+		if err := r.readNext(); err != nil {
 			return err
 		}
-		if payload = next; payload == nil {
-			continue
+	}
+	if r.parts != nil {
+		if err := r.readAppended(); err != nil {
+			return err
 		}
-		if err := r.handleSection(s, payload); err != nil {
-			if r.sum.Sections++; errors.As(err, new(*invalid.FieldError)) {
-				return err
-			}
-			return &damageError{Section: r.sum.Sections - 1, Offset: r.offset, Err: err}
+		if err := r.passParts(); err != nil {
+			return err
 		}
-		r.sum.Sections++
-		r.sum.Blocks += int(s.blocks)
-		r.offset += sectionSize + int64(len(payload))
-		r.sum.Bytes = r.offset
 	}
 	if err := r.beginChunks(); err != nil { // a snapshot without blocks
 		return err
@@ -108,6 +107,26 @@ func (r *reader) readAll() error {
 	if r.how.For != nil {
 		r.how.Into.Done()
 	}
+	return nil
+}
+
+// readNext reads the next section and gives it to what it is of.
+func (r *reader) readNext() error {
+	s, payload, err := r.readSection(r.payload)
+	if err != nil {
+		return err
+	}
+	r.payload = payload
+	if err := r.handleSection(s, payload); err != nil {
+		if r.sum.Sections++; errors.As(err, new(*invalid.FieldError)) {
+			return err
+		}
+		return &damageError{Section: r.sum.Sections - 1, Offset: r.offset, Err: err}
+	}
+	r.sum.Sections++
+	r.sum.Blocks += int(s.blocks)
+	r.offset += sectionSize + int64(len(payload))
+	r.sum.Bytes = r.offset
 	return nil
 }
 
@@ -156,7 +175,9 @@ func (r *reader) handleSection(s section, payload []byte) error {
 	switch s.kind {
 	case kindHead, kindSource, kindDeployment, kindIdentity, kindHolder, kindTarget, kindChange, kindEnd:
 	default:
-		return nil
+		if s.kind != kindGone || r.parts == nil {
+			return nil
+		}
 	}
 	if r.begun && s.kind != kindEnd {
 		return errors.New("sources, targets, deployments and holders come before chunks")
@@ -167,6 +188,9 @@ func (r *reader) handleSection(s section, payload []byte) error {
 	f, err := decodeFields(payload)
 	if err != nil {
 		return err
+	}
+	if r.parts != nil && s.kind != kindHead && s.kind != kindEnd {
+		return r.parts.add(s.kind, f)
 	}
 	switch s.kind {
 	case kindHead:

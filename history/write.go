@@ -47,13 +47,13 @@ const bufferBytes = 64 << 10
 type writer struct {
 	into io.Writer
 	to   *bufio.Writer // into into
-	seed uint32
+	seed uint32        // set by writeHeader
 	sum  Summary
 	seal Sealer
 
-	targets, changes [][]tape.Field
-	fields           []tape.Field // buffer, as payload is
-	payload          []byte
+	targets [][]tape.Field
+	fields  []tape.Field // buffer, as payload is
+	payload []byte
 	// deployments are those of the image by their place, -1 for one left out.
 	deployments []int
 	err         error
@@ -69,26 +69,21 @@ func Write(
 	return w.finish(c.Sources().Snapshots().WriteImage(of, w.writeHead, w.writeChunk))
 }
 
-// WriteRegistrations writes the registrations of a Conductor, without blocks. targets are the fields of the targets of
-// discovery, changes those of changes that wait for the store.
-func WriteRegistrations(
-	to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets, changes [][]tape.Field,
-) (Summary, error) {
-	w := newWriter(to, now, seal)
-	w.targets, w.changes = targets, changes
-	return w.finish(w.writeHead(c.Sources().Snapshots().ImageOfSources()))
-}
-
-// newWriter returns a writer that has written the header.
+// newWriter returns a writer that has written nothing.
 func newWriter(to io.Writer, now time.Time, seal Sealer) *writer {
 	if seal == nil {
 		seal = func(f []tape.Field) ([]tape.Field, bool) { return f, true }
 	}
-	h := header{id: rand.Uint64(), time: now}
-	w := &writer{into: to, to: bufio.NewWriterSize(to, bufferBytes), seed: h.seed(), seal: seal}
-	w.sum.ID, w.sum.Time = h.id, now
-	w.writeBytes(h.encode())
+	w := &writer{into: to, to: bufio.NewWriterSize(to, bufferBytes), seal: seal}
+	w.sum.ID, w.sum.Time = rand.Uint64(), now
 	return w
+}
+
+// writeHeader writes the header of a snapshot that has a version.
+func (w *writer) writeHeader(version uint32) {
+	h := header{version: version, id: w.sum.ID, time: w.sum.Time}
+	w.seed = h.seed()
+	w.writeBytes(h.encode())
 }
 
 // finish writes the end, unless something has failed before. err is that of what came before the end.
@@ -131,6 +126,7 @@ func (w *writer) writeFields(s section, fields []tape.Field) {
 // writeHead writes the sources and deployments.
 func (w *writer) writeHead(img *image.Head) error {
 	w.sum.Paused = img.Paused
+	w.writeHeader(w.versionOf(img))
 	w.writeFields(section{kind: kindHead}, []tape.Field{
 		{Name: fieldSeed, Value: strconv.FormatUint(img.HashSeed, 10)}, {Name: fieldSources, Value: strconv.Itoa(len(img.Sources))},
 	})
@@ -145,7 +141,6 @@ func (w *writer) writeHead(img *image.Head) error {
 		w.writeFields(section{kind: kindSource}, sealed)
 	}
 	w.writeSealed(kindTarget, w.targets)
-	w.writeSealed(kindChange, w.changes)
 	w.deployments = slices.Repeat([]int{-1}, len(img.Deployments))
 	for i := range img.Deployments {
 		c := &img.Deployments[i]
@@ -177,6 +172,23 @@ func (w *writer) writeHead(img *image.Head) error {
 		split.HeadEnds()
 	}
 	return w.err
+}
+
+// versionOf returns the oldest version whose readers know all that an image and the targets have.
+func (w *writer) versionOf(img *image.Head) uint32 {
+	version := image.Version(w.targets...)
+	for i := range img.Sources {
+		w.fields = img.Sources[i].AppendFields(w.fields[:0])
+		version = max(version, image.Version(w.fields))
+	}
+	for i := range img.Deployments {
+		holders := img.Deployments[i].Holders
+		for k := range holders {
+			w.fields = holders[k].AppendFields(w.fields[:0])
+			version = max(version, image.Version(w.fields))
+		}
+	}
+	return version
 }
 
 // writeSealed writes sections of a kind.

@@ -11,6 +11,7 @@ import (
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/kept"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/prefixes"
@@ -26,7 +27,7 @@ type Catalog struct {
 	members    map[registration.Key]*Member     // guarded by mu
 	byKey      map[scope.Deployment]*Deployment // guarded by mu
 	sizes      sizesByShard                     // guarded by mu
-	revision   atomic.Uint64                    // how often a member came, went or changed its aliases
+	changes    kept.Log[registration.Key]       // of members that came, went or changed their aliases
 	aliases    aliases                          // of the members, see models.go
 	shared     SharedNames                      // nil is none, see UseSharedNames
 	prefixRoom *prefixes.Room
@@ -59,8 +60,8 @@ func New(o Options) *Catalog {
 	}
 }
 
-// Revision changes when a source comes, goes or has other aliases.
-func (c *Catalog) Revision() uint64 { return c.revision.Load() }
+// Changes has the sources that came, went or changed their aliases.
+func (c *Catalog) Changes() *kept.Log[registration.Key] { return &c.changes }
 
 // Join makes a member's instance visible in the deployment it is registered for. Pools are never rows.
 func (c *Catalog) Join(m *Member) { c.Replace(nil, m) }
@@ -69,7 +70,6 @@ func (c *Catalog) Join(m *Member) { c.Replace(nil, m) }
 func (c *Catalog) Replace(old, m *Member) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.revision.Add(1)
 	if m != nil { // first, so that a deployment which both are in stays
 		c.members[m.Key()] = m
 		c.aliases.countMember(m, 1)
@@ -84,11 +84,13 @@ func (c *Catalog) Replace(old, m *Member) {
 			m.Home, m.InstanceID = d, in.id
 		}
 		c.publish(d, m)
+		c.changes.Note(m.Key())
 	}
 	if old != nil {
 		if c.members[old.Key()] == old {
 			delete(c.members, old.Key())
 		}
+		c.changes.Note(old.Key())
 		c.aliases.countMember(old, -1)
 		d := c.byKey[old.Registration.Deployment()]
 		if old.Registration.IsPool() {

@@ -49,7 +49,7 @@ func (c *Catalog) SetAliases(m *Member, names []string) {
 	c.aliases.countMember(m, -1)
 	m.aliases.Store(&names)
 	c.aliases.countMember(m, 1)
-	c.revision.Add(1)
+	c.changes.Note(m.Key())
 }
 
 // countMember notes that a member came or went. Catalog.mu is held.

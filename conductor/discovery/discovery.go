@@ -27,6 +27,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/kept"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/reach"
@@ -91,7 +92,7 @@ type Manager struct {
 	stop  context.CancelFunc
 	tasks sync.WaitGroup
 
-	revision atomic.Uint64 // see Revision
+	changes kept.Log[registration.Key] // of what Saved returns, by the names of targets
 
 	mu      sync.Mutex
 	targets map[registration.Key]*target // guarded by mu
@@ -209,7 +210,7 @@ func (m *Manager) addTarget(t Target, replace bool, begin func(*target)) error {
 		begin(n)
 	}
 	m.targets[t.Name()] = n
-	m.revision.Add(1)
+	m.changes.Note(t.Name())
 	m.tasks.Go(func() { m.updateTarget(n) })
 	return nil
 }
@@ -225,7 +226,7 @@ func (m *Manager) Remove(n registration.Key) bool {
 		return false
 	}
 	delete(m.targets, n)
-	m.revision.Add(1)
+	m.changes.Note(n)
 	m.endTarget(t)
 	return true
 }
@@ -254,7 +255,7 @@ func (m *Manager) recordWithdrawn(t *target, key registration.Key) {
 	defer t.shown.Unlock()
 	if !t.withdrawn[key] {
 		t.withdrawn[key] = true
-		m.revision.Add(1)
+		m.changes.Note(t.Name())
 	}
 }
 

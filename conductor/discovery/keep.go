@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"example.com/conductor/conductor/kept"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 )
@@ -23,27 +24,46 @@ const (
 )
 
 // Revision changes when Saved does.
-func (m *Manager) Revision() uint64 { return m.revision.Load() }
+func (m *Manager) Revision() uint64 { return m.changes.Revision() }
 
 // Saved returns the targets of clients as a snapshot keeps them. Those of the configuration are
 // there at the next start anyway.
-func (m *Manager) Saved() (all [][]tape.Field) {
+func (m *Manager) Saved() (all []kept.Part) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, t := range m.targets {
-		if t.Static {
-			continue
+	for name, t := range m.targets {
+		if p := savedPart(name, t); p.Fields != nil {
+			all = append(all, p)
 		}
-		f := append(t.Fields(), tape.Field{Name: fieldURL, Value: t.URL})
-		t.shown.Lock()
-		f = append(f, t.kept...)
-		for _, key := range slices.SortedFunc(maps.Keys(t.withdrawn), compareKeys) {
-			f = append(f, tape.Field{Name: fieldWithdrawn, Value: strconv.Itoa(key.Rank) + " " + key.Instance})
-		}
-		all = append(all, f)
-		t.shown.Unlock()
 	}
 	return all
+}
+
+// SavedSince returns the parts of Saved that have changed since a revision. It returns false if it does not know which ones.
+func (m *Manager) SavedSince(revision uint64) (changed []kept.Part, ok bool) {
+	names, ok := m.changes.Since(revision)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range names {
+		changed = append(changed, savedPart(name, m.targets[name]))
+	}
+	return changed, ok
+}
+
+// savedPart returns the part of a target, which may be nil. Manager.mu is held.
+func savedPart(name registration.Key, t *target) kept.Part {
+	p := kept.Part{Name: name.Unique()}
+	if t == nil || t.Static {
+		return p
+	}
+	p.Fields = append(t.Fields(), tape.Field{Name: fieldURL, Value: t.URL})
+	t.shown.Lock()
+	defer t.shown.Unlock()
+	p.Fields = append(p.Fields, t.kept...)
+	for _, key := range slices.SortedFunc(maps.Keys(t.withdrawn), compareKeys) {
+		p.Fields = append(p.Fields, tape.Field{Name: fieldWithdrawn, Value: strconv.Itoa(key.Rank) + " " + key.Instance})
+	}
+	return p
 }
 
 // recordKept writes into kept what a restart has to know of the engines of a target. t.mu is held.
@@ -67,7 +87,7 @@ func (m *Manager) recordKept(t *target) {
 	defer t.shown.Unlock()
 	if !slices.Equal(t.kept, all) {
 		t.kept = all
-		m.revision.Add(1)
+		m.changes.Note(t.Name())
 	}
 }
 

@@ -21,7 +21,7 @@ func (f *fleet) next() *fleet {
 		must.Succeed(f.t, g.c.Register(s.Registration, ingest.RegisterOptions{AnyEndpoint: true}))
 	}
 	for _, saved := range f.m.Saved() {
-		must.Succeed(f.t, g.m.Restore(saved))
+		must.Succeed(f.t, g.m.Restore(saved.Fields))
 	}
 	g.m.tasks.Wait()
 	return g
@@ -45,8 +45,8 @@ func TestRestore(t *testing.T) {
 	must.Succeed(t, err)
 
 	// An engine that has not moved costs its sources nothing.
-	if same := f.next(); same.c.Catalog().Revision() != 2 {
-		t.Errorf("two sources came or went %d times", same.c.Catalog().Revision())
+	if same := f.next(); same.c.Catalog().Changes().Revision() != 2 {
+		t.Errorf("two sources came or went %d times", same.c.Catalog().Changes().Revision())
 	}
 
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:8000"}}`)

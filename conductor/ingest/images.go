@@ -87,17 +87,6 @@ func (h Snapshots) HeldDeployments() []HeldDeployment {
 	return all
 }
 
-// ImageOfSources returns the head of an image of the registrations alone.
-func (h Snapshots) ImageOfSources() *image.Head {
-	img := &image.Head{HashSeed: h.sources.scheme.Seed}
-	for _, s := range h.sources.All() {
-		if !s.recovered {
-			img.Sources = append(img.Sources, image.Source{Registration: s.Member.Registered(), Static: s.Static, By: s.by})
-		}
-	}
-	return img
-}
-
 // image returns the head of an image, and the numbers of the owners of each deployment. It clears Mark of
 // the pools in s.Sources itself, so s is of no other use afterwards.
 func (s *Snapshot) image(seed uint64) (img *image.Head, owners []map[index.Owner]uint32) {

@@ -150,8 +150,8 @@ func (g *Registry) queueChange(n Name, c *change) {
 	}
 	g.pending[n] = c
 	c.brief = c.same != nil && up
-	g.noteKept(p)
-	g.noteKept(c)
+	noteKept(&g.kept, n, p)
+	noteKept(&g.kept, n, c)
 	g.wakeRun()
 }
 

@@ -101,7 +101,7 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 	for i, n := range names {
 		if g.pending[n] == waiting[n] {
 			delete(g.pending, n)
-			g.noteKept(waiting[n])
+			noteKept(&g.kept, n, waiting[n])
 		}
 		said, same := strings.CutPrefix(fmt.Sprint(answer[i]), "=")
 		at, _ := strconv.ParseInt(said, 10, 64)

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"example.com/conductor/conductor/kept"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 )
@@ -21,39 +22,61 @@ const (
 // again after a restart.
 func (c *change) ofClient() bool { return c != nil && !c.configured && c.again == nil && !c.oldest }
 
-// noteKept raises the Revision if the disk is to have c, and does nothing for nil. Call it whenever c starts or stops
+// noteKept notes a change of what Saved returns if c is in it, and does nothing for nil. Call it whenever c starts or stops
 // waiting for the store.
-func (g *Registry) noteKept(c *change) {
-	if c.ofClient() && !c.brief {
-		g.kept.Add(1)
+func noteKept(log *kept.Log[Name], n Name, c *change) {
+	if c.isKept() {
+		log.Note(n)
 	}
 }
 
-// Revision returns a number that changes whenever the result of Saved does, but for clients that register again what
-// the store has, while the store is there: they do not wait for the disk.
-func (g *Registry) Revision() uint64 { return g.kept.Load() }
+// isKept reports whether the disk is to have the change. That of a client which registers again what the store has, while
+// the store is there, does not wait for the disk.
+func (c *change) isKept() bool { return c.ofClient() && !c.brief }
+
+// Revision returns a number that changes whenever the result of Saved does.
+func (g *Registry) Revision() uint64 { return g.kept.Revision() }
 
 // Saved returns the changes of clients that wait for the store, in the form that Restore reads. Without them,
 // a server that restarts would believe the store and undo these changes.
-func (g *Registry) Saved() (all [][]tape.Field) {
+func (g *Registry) Saved() (all []kept.Part) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for n, c := range g.pending {
-		if !c.ofClient() {
-			continue
+		if p := savedPart(n, c); p.Fields != nil {
+			all = append(all, p)
 		}
-		var f []tape.Field
-		if c.source != nil {
-			f = append(c.source.Fields(), tape.Field{Name: fieldDiscover, Value: c.source.Discover})
-		} else {
-			f = append(registration.Registration{Instance: n.Instance, Tenant: n.Tenant, Rank: n.Rank}.Fields(),
-				tape.Field{Name: fieldGone, Value: "true"}, tape.Field{Name: fieldAsked, Value: strconv.FormatBool(n.Asked)})
-		}
-		all = append(all, append(f,
-			tape.Field{Name: fieldSince, Value: strconv.FormatInt(c.since.UnixMilli(), 10)},
-			tape.Field{Name: fieldSeen, Value: strconv.FormatInt(c.seen, 10)}))
 	}
 	return all
+}
+
+// SavedSince returns the parts of Saved that have changed since a revision. It returns false if it does not know which ones.
+func (g *Registry) SavedSince(revision uint64) (changed []kept.Part, ok bool) {
+	names, ok := g.kept.Since(revision)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, n := range names {
+		changed = append(changed, savedPart(n, g.pending[n]))
+	}
+	return changed, ok
+}
+
+// savedPart returns the part of a change, which may be nil. Registry.mu is held.
+func savedPart(n Name, c *change) kept.Part {
+	p := kept.Part{Name: n.field()}
+	if !c.isKept() {
+		return p
+	}
+	if c.source != nil {
+		p.Fields = append(c.source.Fields(), tape.Field{Name: fieldDiscover, Value: c.source.Discover})
+	} else {
+		p.Fields = append(registration.Registration{Instance: n.Instance, Tenant: n.Tenant, Rank: n.Rank}.Fields(),
+			tape.Field{Name: fieldGone, Value: "true"}, tape.Field{Name: fieldAsked, Value: strconv.FormatBool(n.Asked)})
+	}
+	p.Fields = append(p.Fields,
+		tape.Field{Name: fieldSince, Value: strconv.FormatInt(c.since.UnixMilli(), 10)},
+		tape.Field{Name: fieldSeen, Value: strconv.FormatInt(c.seen, 10)})
+	return p
 }
 
 // Restore lets a change that Saved returned wait for the store again, unless the configuration now has the
@@ -80,7 +103,7 @@ func (g *Registry) Restore(fields []tape.Field) error {
 	defer g.mu.Unlock()
 	if _, has := g.configured[n]; !has && g.pending[n] == nil {
 		g.pending[n] = c
-		g.noteKept(c)
+		noteKept(&g.kept, n, c)
 	}
 	return nil
 }

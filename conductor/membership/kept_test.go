@@ -22,7 +22,7 @@ func (p *peer) again(url string) *peer {
 		must.Succeed(p.t, next.conductor.Register(r, ingest.RegisterOptions{AnyEndpoint: true}))
 	}
 	for _, f := range p.registry.Saved() {
-		must.Succeed(p.t, next.registry.Restore(f))
+		must.Succeed(p.t, next.registry.Restore(f.Fields))
 	}
 	return next
 }
@@ -81,7 +81,7 @@ func TestChangesOutliveTheReplica(t *testing.T) {
 	last := newPeer(t, url, "last")
 	last.configure(source("new", "m"))
 	for _, f := range a.registry.Saved() {
-		must.Succeed(t, last.registry.Restore(f))
+		must.Succeed(t, last.registry.Restore(f.Fields))
 	}
 	if p := last.registry.pending[Name{Key: registration.Key{Instance: "new", Tenant: "default"}}]; p == nil || p.source == nil ||
 		!p.configured {

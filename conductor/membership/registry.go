@@ -11,6 +11,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/kept"
 	"example.com/conductor/conductor/registration"
 )
 
@@ -86,7 +87,7 @@ type Registry struct {
 	refused    map[string]uint64                    // entries that were not taken over, by reason; guarded by mu
 	complaints complaints                           // guarded by mu
 	pending    map[Name]*change                     // guarded by mu
-	kept       atomic.Uint64                        // see Revision
+	kept       kept.Log[Name]                       // of the parts that Saved returns
 	dropped    uint64                               // changes beyond mostPending; guarded by mu
 	configured map[Name]Source                      // guarded by mu
 	lostNames  map[Name]time.Time                   // when the configuration lost them; guarded by mu

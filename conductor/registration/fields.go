@@ -28,6 +28,7 @@ const FieldSalt = "additionalsalt"
 //	auto      the word auto is a value too, and leaves it to the engine
 //	default   what openapi.yaml shows as the value of a field that is left out
 //	derived   it follows from other fields, so no snapshot keeps it
+//	since     the version of snapshots whose readers know it, where that is not the first one
 type Field struct {
 	Name     string   // the same in files, requests, snapshots, errors and on the tape, such as hash_profile.strategy
 	Names    []string // Name, and what else requests may call it
@@ -38,6 +39,7 @@ type Field struct {
 	Least    int
 	Auto     bool
 	Default  string
+	Since    uint32 // 0 is the first version
 
 	Index []int // of the field in the struct, as reflect has it
 
@@ -96,7 +98,8 @@ func fieldsOf(of reflect.Type, within string, index []int) (out []Field) {
 		out = append(out, Field{
 			Name: name, Names: append([]string{name}, words("also")...), Required: member.Tag.Get("required") != "", Words: words("words"),
 			Least: number("min"), Auto: member.Tag.Get("auto") != "", MaxBytes: number("bytes"), MaxItems: number("items"),
-			Default: member.Tag.Get("default"), derived: member.Tag.Get("derived") != "", always: options == "", Index: at,
+			Default: member.Tag.Get("default"), Since: uint32(number("since")),
+			derived: member.Tag.Get("derived") != "", always: options == "", Index: at,
 		})
 	}
 	return out

@@ -98,7 +98,7 @@ type Registration struct {
 	// Further names of the model, such as those after the first of vLLM's `--served-model-name`: a query of the tenant
 	// for one of them is a query for the model. With discover the engine tells them. You can register again with other
 	// aliases; the blocks stay.
-	Aliases []string `json:"aliases,omitempty" items:"64" bytes:"256"` // sorted, without Model
+	Aliases []string `json:"aliases,omitempty" items:"64" bytes:"256" since:"3"` // sorted, without Model
 
 	// What it means if a block is stored twice. With count it leaves after as many removals as stores, with set at the
 	// first removal: choose set for a publisher that repeats stores but not removals. When absent, the setting
@@ -109,7 +109,7 @@ type Registration struct {
 	// kv_cache_report_mode full: it is then a reuse, and no further copy. With incremental it is a further copy. When
 	// absent, it counts as a copy until the engine's events show that it cannot be one (finding copies_grow). Not for
 	// pools.
-	Reports string `json:"reports,omitempty" words:"incremental|full"`
+	Reports string `json:"reports,omitempty" words:"incremental|full" since:"3"`
 
 	// What to do with copies of the KV Cache Runner (ownership kvcr): count keeps them next to the engine's own, drop
 	// leaves their events out. Not for pools.
@@ -132,21 +132,26 @@ type Registration struct {
 	// then connects to nothing, and expects the engine to hold what routers report, so leave out the endpoints,
 	// discover and all fields about events. type says how its blocks are hashed: Standard for an engine without a type
 	// of its own. Not for pools.
-	Events string `json:"events,omitempty" words:"none"`
+	Events string `json:"events,omitempty" words:"none" since:"3"`
 
 	// How many blocks the engine's cache has room for; required with events none, and refused otherwise. Beyond it
 	// Conductor takes the least recently used blocks for evicted. If it is less than the engine has, answers are too
 	// short; if it is more, they promise blocks that are gone.
-	CapacityBlocks int `json:"capacity_blocks,omitempty" min:"1"`
+	CapacityBlocks int `json:"capacity_blocks,omitempty" min:"1" since:"3"`
 
 	// With count, the blocks that an engine with events none is expected to hold count in the lengths of its rows, as
 	// if it had announced them on its device. Without it these lengths are 0, and expected alone has the blocks.
-	Approximate string `json:"approximate,omitempty" words:"count"`
+	Approximate string `json:"approximate,omitempty" words:"count" since:"3"`
 
 	// How the engine computes the hashes that name its blocks. It is needed where blocks come without their tokens,
 	// which is usual for pools and lower tiers. All engines of a tenant, model, block size and adapter have the same
 	// one; another is refused (409).
 	Profile HashProfile `json:"hash_profile,omitzero"` // the zero value is not known
+}
+
+// Unique returns the key as a text that no other key has: names may have any character, so String is not unique.
+func (k Key) Unique() string {
+	return strconv.Quote(k.Instance) + " " + strconv.Quote(k.Tenant) + " " + strconv.Itoa(k.Rank)
 }
 
 // Compare orders keys by their fields.

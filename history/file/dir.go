@@ -20,14 +20,14 @@ import (
 const (
 	suffix     = ".snapshot"
 	unfinished = suffix + ".tmp"
+	newer      = ".newer" // behind the name of a file that this program cannot read
 )
 
 // Dir is a directory of snapshots. Files are named by ascending numbers, whatever the clock
 // says. One server has a directory.
 type Dir struct {
-	// Targets returns the fields of the targets of discovery that files have, Changes those of the changes
-	// that wait for the store, which are with the registrations alone; nil is none.
-	Targets, Changes func() [][]tape.Field
+	// Targets are those of discovery, which snapshots have too; nil is none.
+	Targets Table
 
 	path string
 	key  *history.SealingKey
@@ -142,38 +142,92 @@ func (d *Dir) SaveSnapshot(c *conductor.Conductor, now time.Time, keep int) (sum
 // registrationsFile is the file of the registrations, which is newer than the snapshots.
 const registrationsFile = "registrations"
 
-// SaveRegistrations writes the registrations of a Conductor.
-func (d *Dir) SaveRegistrations(c *conductor.Conductor, now time.Time) (history.Summary, error) {
+// SaveRegistrations writes registrations to which nothing is appended.
+func (d *Dir) SaveRegistrations(all history.Registrations, now time.Time) (history.Summary, error) {
 	return d.writeFile(registrationsFile, nameOf(0, unfinished), func(to io.Writer) (history.Summary, error) {
-		return history.WriteRegistrations(to, c, now, d.key.Seal, fieldsOf(d.Targets), fieldsOf(d.Changes))
+		return history.WriteRegistrations(to, all, now, d.key.Seal)
 	})
 }
 
-func fieldsOf(saved func() [][]tape.Field) [][]tape.Field {
-	if saved == nil {
+// setAside gives a file a name under which it stays.
+func (d *Dir) setAside(name string) error {
+	path := filepath.Join(d.path, name)
+	if err := d.disk.rename(path, path+newer); err != nil {
+		return err
+	}
+	return d.disk.syncDir(d.path)
+}
+
+// openLog is a file of registrations to which changes are appended.
+type openLog struct {
+	file     writable
+	log      *history.RegistrationsLog
+	whole    int64 // bytes as it was written first
+	appended int64 // bytes since
+}
+
+// beginLog writes registrations to which changes can be appended.
+func (d *Dir) beginLog(all history.Registrations, now time.Time) (l *openLog, sum history.Summary, err error) {
+	l = new(openLog)
+	l.file, sum, err = d.createFile(registrationsFile, nameOf(0, unfinished), func(to io.Writer) (sum history.Summary, err error) {
+		l.log, sum, err = history.BeginRegistrationsLog(to, all, now, d.key.Seal)
+		return sum, err
+	})
+	l.whole = sum.Bytes
+	return l, sum, err
+}
+
+// appendChanges appends changes, and returns once they are on the disk. After an error the file must be written again.
+func (l *openLog) appendChanges(changed history.Registrations) (history.Summary, error) {
+	sum, err := l.log.Append(changed)
+	if err == nil {
+		err = l.file.Sync()
+	}
+	l.appended = sum.Bytes - l.whole
+	return sum, err
+}
+
+// fieldsOf returns the fields of the parts of a table, which may be nil.
+func fieldsOf(t Table) (all [][]tape.Field) {
+	if t == nil {
 		return nil
 	}
-	return saved()
+	for _, p := range t.Saved() {
+		all = append(all, p.Fields)
+	}
+	return all
 }
 
 // writeFile writes a file. It has its name only once all of it is on the disk.
-func (d *Dir) writeFile(name, temporary string, content func(io.Writer) (history.Summary, error)) (sum history.Summary, err error) {
-	temporary = filepath.Join(d.path, temporary)
-	file, err := d.disk.create(temporary)
-	if err != nil {
-		return sum, err
-	}
-	sum, err = content(file)
+func (d *Dir) writeFile(name, temporary string, content func(io.Writer) (history.Summary, error)) (history.Summary, error) {
+	file, sum, err := d.createFile(name, temporary, content)
 	if err == nil {
+		err = file.Close()
+	}
+	return sum, err
+}
+
+// createFile is writeFile for a file that stays open.
+func (d *Dir) createFile(name, temporary string, content func(io.Writer) (history.Summary, error)) (
+	file writable, sum history.Summary, err error,
+) {
+	temporary = filepath.Join(d.path, temporary)
+	if file, err = d.disk.create(temporary); err != nil {
+		return nil, sum, err
+	}
+	if sum, err = content(file); err == nil {
 		err = file.Sync()
 	}
-	if err = errors.Join(err, file.Close()); err == nil {
+	if err == nil {
 		err = d.disk.rename(temporary, filepath.Join(d.path, name))
 	}
 	if err != nil {
-		return sum, errors.Join(err, ignore(d.disk.remove(temporary), fs.ErrNotExist))
+		return nil, sum, errors.Join(err, file.Close(), ignore(d.disk.remove(temporary), fs.ErrNotExist))
 	}
-	return sum, d.disk.syncDir(d.path)
+	if err = d.disk.syncDir(d.path); err != nil {
+		return nil, sum, errors.Join(err, file.Close())
+	}
+	return file, sum, nil
 }
 
 // ignore returns nil for an error that does not matter.

@@ -1,20 +1,22 @@
 // Package file keeps snapshots in a directory of the server's own, and the registrations next to them.
 //
 //	NNNNNNNN.snapshot   all blocks and registrations at one moment, each interval   Keeper
-//	registrations       the registrations alone, as of the last answered call       Registrations
+//	registrations       the registrations alone, as of the last answered call       Registrations, openLog
 //	lock                claims the directory for one process                        Dir
 //
 // Invariants:
 //
 //  1. A file has its name only once all of it is on the disk: it is written under another one, synced and renamed.
+//     Changes are appended to the registrations, each write with an end of its own; what is behind the last end does not count.
 //  2. The registrations are newer than any snapshot, and win over it.
 //  3. What the configuration and clients say today wins over both.
 //
 // Concurrency: a Keeper and Registrations are safe for concurrent use. A Dir is used by one goroutine for snapshots, and
 // by one for the registrations.
 //
-// Cost: a snapshot is written in one pass, at the pace of the disk. A call that registers waits for two syncs, or shares
-// them with the calls that wait at the same time.
+// Cost: a snapshot is written in one pass, at the pace of the disk. A call that registers waits for one sync, or shares it
+// with the calls that wait at the same time. It writes what it changes, whatever the number of registrations; the whole file
+// is written again once as much was appended as it had.
 package file
 
 import (
@@ -29,6 +31,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/image"
 	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/kept"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/history"
@@ -49,12 +52,20 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Kept is something that is kept with the registrations.
-type Kept interface {
+// Table is one of the tables whose parts are in the file of the registrations.
+type Table interface {
 	// Revision changes when Saved does.
 	Revision() uint64
-	// Saved returns the fields of each part, which Restore takes.
-	Saved() [][]tape.Field
+	// Saved returns all parts.
+	Saved() []kept.Part
+	// SavedSince returns the parts that have changed since a revision. It returns false if all have to be asked for.
+	SavedSince(revision uint64) ([]kept.Part, bool)
+}
+
+// Kept is a table that is kept with the registrations.
+type Kept interface {
+	Table
+	// Restore takes the fields of a part.
 	Restore([]tape.Field) error
 }
 
@@ -107,7 +118,7 @@ func NewKeeper(cfg Config) *Keeper {
 		cfg.Now = time.Now
 	}
 	if cfg.Targets != nil && cfg.Dir != nil {
-		cfg.Dir.Targets = cfg.Targets.Saved
+		cfg.Dir.Targets = cfg.Targets
 	}
 	return &Keeper{cfg: cfg, Registrations: newRegistrations(cfg), status: Status{LeftOut: make(map[string]int)}}
 }
@@ -140,10 +151,11 @@ func (k *Keeper) RestoreRegistrations() {
 		return // the snapshots have them too, and Restore brings them
 	}
 	var targets, changes [][]tape.Field
+	var tail history.Tail
 	if err == nil {
 		defer file.Close()
 		into := k.cfg.Conductor.Sources().Snapshots().Recover(0)
-		_, err = history.Read(file, history.Reading{
+		_, tail, err = history.ReadRegistrations(file, history.Reading{
 			Into: into, Open: k.cfg.Dir.key.Open,
 			Target: func(f []tape.Field) { targets = append(targets, f) },
 			Change: func(f []tape.Field) { changes = append(changes, f) },
@@ -155,7 +167,14 @@ func (k *Keeper) RestoreRegistrations() {
 	}
 	if err != nil {
 		k.reportUnusable(registrationsFile, err)
+		if history.Reason(err) == history.ReasonVersion {
+			k.setAside()
+		}
 		return
+	}
+	if tail.Bytes > 0 {
+		k.cfg.Log.Warn().Str("file", registrationsFile).Int64("bytes", tail.Bytes).Bool("damaged", tail.Damaged).
+			Msg("the last write of the registrations was not finished: no client was told that it counts")
 	}
 	k.restoreTargets(targets)
 	for _, f := range changes {
@@ -180,6 +199,16 @@ func (k *Keeper) restoreTargets(targets [][]tape.Field) {
 			k.updateStatus(func(st *Status) { st.LeftOut[reasonChanged]++ })
 		}
 	}
+}
+
+// setAside keeps a file of registrations that a newer program wrote: the first write would take its place.
+func (k *Keeper) setAside() {
+	if err := k.cfg.Dir.setAside(registrationsFile); err != nil {
+		k.cfg.Log.Error().Str("file", registrationsFile).Err(err).Msg("the registrations of a newer program cannot be kept, and are lost")
+		return
+	}
+	k.cfg.Log.Warn().Str("file", registrationsFile).Str("kept_as", registrationsFile+newer).
+		Msg("a newer program wrote the registrations: they are kept, and this server does not have them")
 }
 
 // reportUnusable logs and counts a file that cannot be used.

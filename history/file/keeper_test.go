@@ -42,6 +42,12 @@ func restart(t testing.TB, d *Dir, change func(*conductor.Options), register ...
 	return c, k.Status()
 }
 
+// registrationsOf returns the registrations of a Conductor as the disk has them.
+func registrationsOf(c *conductor.Conductor) history.Registrations {
+	saved := c.Sources().Snapshots().KeptSources()
+	return history.Registrations{HashSeed: saved.Seed(), Sources: saved.Saved()}
+}
+
 // loaderOf loads snapshots into a Conductor.
 func loaderOf(c *conductor.Conductor) *history.Loader {
 	return &history.Loader{Conductor: c, Log: zerolog.Nop()}
@@ -111,7 +117,7 @@ func TestRestore(t *testing.T) {
 	// A client has unregistered b since.
 	_, err = a.Unregister(registration.Key{Instance: "b", Tenant: "default"})
 	must.Succeed(t, err)
-	_, err = d.SaveRegistrations(a, historytest.At)
+	_, err = d.SaveRegistrations(registrationsOf(a), historytest.At)
 	must.Succeed(t, err)
 	c, st = restart(t, d, nil)
 	if got := historytest.Held(c); got["a"] != 100 || len(got) != 1 || st.LeftOut[reasonChanged] != 3 { // c in both files
@@ -233,4 +239,38 @@ func TestTargetsAreKept(t *testing.T) {
 	})
 	must.Succeed(t, os.Remove(filepath.Join(path, registrationsFile)))
 	f(restored, 0, func(*discovery.Manager) {})
+}
+
+// Registrations that a newer program wrote are kept when this one writes its own: to go forward again needs them.
+func TestNewerRegistrationsAreKept(t *testing.T) {
+	path := t.TempDir()
+	d := openDir(t, path)
+	a := historytest.Server(t, nil)
+	must.Succeed(t, a.Register(historytest.Registration("a"), ingest.RegisterOptions{AnyEndpoint: true}))
+	_, err := d.SaveRegistrations(registrationsOf(a), historytest.At)
+	must.Succeed(t, err)
+	file := filepath.Join(path, registrationsFile)
+	data, err := os.ReadFile(file)
+	must.Succeed(t, err)
+	data[8]++
+	data[8]++
+	must.Succeed(t, os.WriteFile(file, data, 0o600))
+
+	c := historytest.Server(t, nil)
+	k := keep(t, c, d)
+	c.KeepRegistrations(k.Registrations)
+	k.RestoreRegistrations()
+	k.Restore(t.Context(), loaderOf(c))
+	if st := k.Status(); st.LeftOut[history.ReasonVersion] != 1 || len(c.Registrations()) != 0 {
+		t.Errorf("%+v, %v", st, c.Registrations())
+	}
+	must.Succeed(t, register(t.Context(), c, "b"))
+	c.Close()
+	if kept, err := os.ReadFile(file + newer); err != nil || string(kept) != string(data) {
+		t.Errorf("%v, %d bytes of %d are kept", err, len(kept), len(data))
+	}
+	must.Succeed(t, d.Close())
+	if got := instances(t, path); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("%q", got)
+	}
 }

@@ -7,8 +7,10 @@ import (
 	"syscall"
 	"time"
 
+	"example.com/conductor/conductor/kept"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
+	"example.com/conductor/history"
 )
 
 // soon is the longest time until a change that no client waits for is on the disk.
@@ -19,10 +21,11 @@ const lastly = time.Second
 
 // Registrations keeps the file of the registrations up to date:
 //
-//	a client registers, unregisters ---Commit---> one write for all who wait: file, fsync, rename, fsync
+//	a client registers, unregisters ---Commit---> one write for all who wait: their changes are appended, fsync
 //	reload, discovery, other replicas --Run-----^
 //
-// A change is on the disk once the file and its name in the directory are synced.
+// The first write, one after an error, and one after many changes write the whole file again: file, fsync, rename, fsync. So does
+// the last one, in the form that older programs read.
 //
 // Invariants:
 //
@@ -44,19 +47,25 @@ type Registrations struct {
 	closed error // why nothing may be written; set before opened is closed
 
 	mu      sync.Mutex
-	saved   [3]uint64 // revision that the disk has; guarded by mu
+	saved   [3]uint64 // revisions of tables that the disk has; guarded by mu
 	next    *commit   // the write that comes after the one under way, nil if no caller waits for it; guarded by mu
 	writing bool      // guarded by mu
 	failure error     // of the last write; guarded by mu
 
-	salted int // sources and targets that were left out of the last write; owned by writePending
+	// What follows is owned by writePending.
+	log    *openLog // nil: the next write writes the whole file again
+	salted int      // sources and targets that the file lacks, as there is no key
 }
 
 // commit is a write that callers wait for.
 type commit struct {
+	last bool          // the file is closed
 	done chan struct{} // closed once err is set
 	err  error
 }
+
+// appendable is how many bytes are appended to a file at least before it is written again.
+var appendable int64 = 1 << 20
 
 func newRegistrations(cfg Config) *Registrations {
 	return &Registrations{cfg: cfg, opened: make(chan struct{})}
@@ -73,7 +82,7 @@ func (r *Registrations) allowWrites(err error) {
 // Share also keeps the changes that wait for the store of replicas. Without them, a server that starts before
 // the store has a change would believe the store and undo the change. Call Share before the Keeper restores.
 func (r *Registrations) Share(changes Kept) {
-	r.shared, r.cfg.Dir.Changes = changes, changes.Saved
+	r.shared = changes
 }
 
 // restoreChange lets a change from the file wait for the store again. Without a store it does nothing.
@@ -106,7 +115,10 @@ func (r *Registrations) Failure() error {
 
 // Commit returns nil once everything that was registered and unregistered before the call is on the disk. It
 // returns the error of the disk, without names of files, or that of ctx; if ctx ends, the write still goes on.
-func (r *Registrations) Commit(ctx context.Context) error {
+func (r *Registrations) Commit(ctx context.Context) error { return r.commit(ctx, false) }
+
+// commit is Commit. If it is the last one, it also closes the file that is appended to.
+func (r *Registrations) commit(ctx context.Context, last bool) error {
 	select {
 	case <-r.opened:
 	case <-ctx.Done():
@@ -116,7 +128,7 @@ func (r *Registrations) Commit(ctx context.Context) error {
 		return r.closed
 	}
 	r.mu.Lock()
-	if r.saved == r.revision() {
+	if r.saved == r.revision() && !last {
 		r.mu.Unlock()
 		return nil
 	}
@@ -124,6 +136,7 @@ func (r *Registrations) Commit(ctx context.Context) error {
 		r.next = &commit{done: make(chan struct{})}
 	}
 	c := r.next
+	c.last = c.last || last
 	if !r.writing {
 		r.writing = true
 		go r.writePending()
@@ -147,11 +160,10 @@ func (r *Registrations) writePending() {
 			r.mu.Unlock()
 			return
 		}
-		at := r.revision()
-		written := at == r.saved // the previous write already had these changes
+		at, from := r.revision(), r.saved
 		r.mu.Unlock()
-		if !written {
-			c.err = r.writeFile(before != nil)
+		if at != from || c.last && r.log != nil { // else the previous write already had these changes
+			c.err = r.write(from, c.last, before != nil)
 			r.mu.Lock()
 			if r.failure = c.err; c.err == nil {
 				r.saved = at
@@ -166,10 +178,12 @@ func (r *Registrations) writePending() {
 	}
 }
 
-// writeFile writes the file. failing says that the previous attempt failed, so that a disk that stays full is logged once.
-func (r *Registrations) writeFile(failing bool) error {
-	sum, err := r.cfg.Dir.SaveRegistrations(r.cfg.Conductor, r.cfg.Now())
+// write writes what has changed since the revisions of the last write, or the whole file. failing says that the previous
+// attempt failed, so that a disk that stays full is logged once.
+func (r *Registrations) write(from [3]uint64, last, failing bool) error {
+	sum, err := r.appendChanges(from, last)
 	if err != nil {
+		r.closeLog()
 		if !failing {
 			r.cfg.Log.Error().Err(err).Msg("the registrations cannot be written: calls that register and unregister fail until they are")
 		}
@@ -182,6 +196,33 @@ func (r *Registrations) writeFile(failing bool) error {
 	return nil
 }
 
+// appendChanges appends what has changed, or writes the whole file again.
+func (r *Registrations) appendChanges(from [3]uint64, last bool) (sum history.Summary, err error) {
+	if r.log != nil && !last && r.log.appended <= max(r.log.whole, appendable) {
+		if changed, ok := r.read(func(i int, t Table) ([]kept.Part, bool) { return t.SavedSince(from[i]) }); ok {
+			return r.log.appendChanges(changed)
+		}
+	}
+	r.closeLog()
+	all, _ := r.read(func(_ int, t Table) ([]kept.Part, bool) { return t.Saved(), true })
+	if last {
+		return r.cfg.Dir.SaveRegistrations(all, r.cfg.Now())
+	}
+	r.log, sum, err = r.cfg.Dir.beginLog(all, r.cfg.Now())
+	if err != nil {
+		r.log = nil
+	}
+	return sum, err
+}
+
+// closeLog closes the file that is appended to, if there is one. All of it is on the disk already, or does not count.
+func (r *Registrations) closeLog() {
+	if r.log != nil {
+		_ = r.log.file.Close()
+		r.log = nil
+	}
+}
+
 // causeOf returns the system's error number of err, if it has one: clients may not see names of files.
 func causeOf(err error) error {
 	var cause syscall.Errno
@@ -191,15 +232,40 @@ func causeOf(err error) error {
 	return err
 }
 
-// revision returns numbers that change whenever the registrations do.
-func (r *Registrations) revision() (at [3]uint64) {
-	if at[0] = r.cfg.Conductor.Catalog().Revision(); r.cfg.Targets != nil {
-		at[1] = r.cfg.Targets.Revision()
+// tables returns the tables whose parts are in the file; nil is one that this server does not have.
+func (r *Registrations) tables() (all [3]Table) {
+	if all[0] = r.cfg.Conductor.Sources().Snapshots().KeptSources(); r.cfg.Targets != nil {
+		all[1] = r.cfg.Targets
 	}
 	if r.shared != nil {
-		at[2] = r.shared.Revision()
+		all[2] = r.shared
+	}
+	return all
+}
+
+// revision returns numbers that change whenever the registrations do.
+func (r *Registrations) revision() (at [3]uint64) {
+	for i, t := range r.tables() {
+		if t != nil {
+			at[i] = t.Revision()
+		}
 	}
 	return at
+}
+
+// read reads parts of all tables. It returns false if one does not know which of its parts are meant.
+func (r *Registrations) read(partsOf func(i int, t Table) ([]kept.Part, bool)) (all history.Registrations, ok bool) {
+	all.HashSeed = r.cfg.Conductor.Sources().Snapshots().KeptSources().Seed()
+	parts := [...]*[]kept.Part{&all.Sources, &all.Targets, &all.Changes}
+	for i, t := range r.tables() {
+		if t == nil {
+			continue
+		}
+		if *parts[i], ok = partsOf(i, t); !ok {
+			return all, false
+		}
+	}
+	return all, true
 }
 
 // Run writes the changes that no client waits for, such as those of reloads and discovery, until ctx ends,
@@ -215,7 +281,7 @@ func (r *Registrations) Run(ctx context.Context) {
 			select {
 			case <-r.opened:
 				last, stop := context.WithTimeout(context.WithoutCancel(ctx), lastly)
-				r.Commit(last)
+				_ = r.commit(last, true) // Failure has the error
 				stop()
 			default: // nothing may be written before the start has ended
 			}

@@ -37,6 +37,7 @@ type faultyDisk struct {
 
 	mu    sync.Mutex
 	steps int
+	bytes int                    // that were written
 	syncs int                    // of the registrations
 	names map[string]*faultyFile // guarded by mu
 	kept  map[string]*faultyFile // names that are on the disk; guarded by mu
@@ -97,7 +98,10 @@ func (d *faultyDisk) syncDir(path string) error {
 
 func (f *faultyFile) Write(p []byte) (int, error) {
 	n := 0
-	err := f.disk.step("write", f.path, func() { f.all, n = append(f.all, p...), len(p) })
+	err := f.disk.step("write", f.path, func() {
+		f.all, n = append(f.all, p...), len(p)
+		f.disk.bytes += n
+	})
 	if errors.Is(err, errEnded) {
 		f.disk.mu.Lock()
 		f.all = append(f.all, p[:len(p)/2]...) // torn
@@ -116,19 +120,32 @@ func (f *faultyFile) Sync() error {
 
 func (f *faultyFile) Close() error { return f.disk.step("close", f.path, func() {}) }
 
-// folder returns a folder with the files that are left: power says that the machine lost its power.
-func (d *faultyDisk) folder(t testing.TB, power bool) string {
+// What may end a server besides itself.
+const (
+	killed       = "killed"
+	powerLost    = "power lost"
+	powerTorn    = "power lost, after the disk had half of what was not synced"
+	powerGarbled = "power lost, after the disk had the size of what was not synced"
+)
+
+// folder returns a folder with the files that are left.
+func (d *faultyDisk) folder(t testing.TB, by string) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	path := t.TempDir()
 	names := d.names
-	if power {
+	if by != killed {
 		names = d.kept
 	}
 	for name, f := range names {
-		content := f.all
-		if power {
-			content = f.kept
+		content, rest := f.kept, f.all[len(f.kept):]
+		switch by {
+		case killed:
+			content = f.all
+		case powerTorn:
+			content = append(slices.Clone(content), rest[:len(rest)/2]...)
+		case powerGarbled:
+			content = append(slices.Clone(content), make([]byte, len(rest))...)
 		}
 		must.Succeed(t, os.WriteFile(filepath.Join(path, filepath.Base(name)), content, 0o600))
 	}
@@ -203,7 +220,7 @@ func TestAnsweredRegistrationsLast(t *testing.T) {
 			}
 			return syscall.ENOSPC
 		}
-		c, _ := keeperOn(t, disk, history.NoKey)
+		c, k := keeperOn(t, disk, history.NoKey)
 		sure := map[string]bool{}           // as a client was told
 		since := map[string]map[bool]bool{} // what it may be after calls that failed
 		failed := false                     // a call of the last line has
@@ -237,29 +254,68 @@ func TestAnsweredRegistrationsLast(t *testing.T) {
 			}
 			calls.Wait()
 		}
-		for _, power := range []bool{false, true} {
-			found := instances(t, disk.folder(t, power))
+		if err := k.Registrations.commit(t.Context(), true); err != nil && f.step == 0 {
+			t.Error(err)
+		}
+		for _, by := range []string{killed, powerLost, powerTorn, powerGarbled} {
+			found := instances(t, disk.folder(t, by))
 			for _, instance := range []string{"a", "b", "c", "d", "e", "f", "x"} {
 				there := slices.Contains(found, instance)
 				if there != sure[instance] && !since[instance][there] {
-					t.Errorf("%+v, power %t: %s is there: %t; a client was told %t, then failed %v", f, power, instance, there,
+					t.Errorf("%+v, %s: %s is there: %t; a client was told %t, then failed %v", f, by, instance, there,
 						sure[instance], since[instance])
 				}
 			}
 			if want := []string{"c", "d", "e", "f"}; !failed && !slices.Equal(found, want) {
-				t.Errorf("%+v, power %t: %q at the end, want %q", f, power, found, want)
+				t.Errorf("%+v, %s: %q at the end, want %q", f, by, found, want)
 			}
 		}
 		c.Close()
 		return n
 	}
-	steps := run(fault{})
-	if steps < 40 {
-		t.Fatalf("%d steps", steps)
+	defer func(bytes int64) { appendable = bytes }(appendable)
+	for _, appendable = range []int64{1 << 20, 0} { // with a file that is written again and again
+		steps := run(fault{})
+		if steps < 25 {
+			t.Fatalf("%d steps", steps)
+		}
+		for step := 1; step <= steps; step++ {
+			run(fault{step, true})
+			run(fault{step, false})
+		}
 	}
-	for step := 1; step <= steps; step++ {
-		run(fault{step, true})
-		run(fault{step, false})
+}
+
+// A registration costs the same however many there are: a server that is filled one by one writes each of them a few times.
+func TestRegistrationsCostTheSame(t *testing.T) {
+	defer func(bytes int64) { appendable = bytes }(appendable)
+	appendable = 0
+	disk := newFaultyDisk()
+	c, k := keeperOn(t, disk, history.NoKey)
+	const n = 500
+	for i := range n {
+		must.Succeed(t, register(t.Context(), c, fmt.Sprint("i", i)))
+	}
+	must.Succeed(t, k.Registrations.commit(t.Context(), true))
+	path := disk.folder(t, powerLost)
+	whole, err := os.Stat(filepath.Join(path, registrationsFile))
+	must.Succeed(t, err)
+	if most := 8 * int(whole.Size()); disk.bytes > most {
+		t.Errorf("%d registrations took %d bytes, more than %d", n, disk.bytes, most)
+	}
+	if got := instances(t, path); len(got) != n {
+		t.Errorf("%d sources last", len(got))
+	}
+	before := disk.bytes
+	for range n { // of one source, which comes and goes
+		must.Succeed(t, unregister(t.Context(), c, "i7"))
+		must.Succeed(t, register(t.Context(), c, "i7"))
+	}
+	if most := 16 * int(whole.Size()); disk.bytes-before > most {
+		t.Errorf("%d changes took %d bytes, more than %d", 2*n, disk.bytes-before, most)
+	}
+	if got := instances(t, disk.folder(t, killed)); len(got) != n {
+		t.Errorf("%d sources last", len(got))
 	}
 }
 
@@ -285,7 +341,7 @@ func TestRegistrationsShareWrites(t *testing.T) {
 		if disk.syncs > 2 {
 			t.Errorf("%d clients took %d writes", clients, disk.syncs)
 		}
-		if got := instances(t, disk.folder(t, true)); len(got) != clients {
+		if got := instances(t, disk.folder(t, powerLost)); len(got) != clients {
 			t.Errorf("%d sources last", len(got))
 		}
 		must.Succeed(t, register(t.Context(), c, "i7")) // it changes nothing
@@ -389,7 +445,7 @@ func TestRegistrationsOnFailingDisk(t *testing.T) {
 	if s := c.Services(); len(s[0].Findings) > 0 || k.Status().Unkept != nil {
 		t.Errorf("%+v, %v", s, k.Status().Unkept)
 	}
-	if got := instances(t, disk.folder(t, true)); !slices.Equal(got, []string{"a"}) {
+	if got := instances(t, disk.folder(t, powerLost)); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("%q", got)
 	}
 }
@@ -455,7 +511,7 @@ func TestKeepEndsWithTheLastChange(t *testing.T) {
 		must.Succeed(t, c.Register(historytest.Registration("a"), ingest.RegisterOptions{AnyEndpoint: true}))
 		stop()
 		<-ended
-		if got := instances(t, disk.folder(t, true)); !slices.Equal(got, []string{"a"}) {
+		if got := instances(t, disk.folder(t, powerLost)); !slices.Equal(got, []string{"a"}) {
 			t.Errorf("%q", got)
 		}
 		c.Close()
