@@ -511,6 +511,11 @@ func (c *check) checkTables() {
 // internSet takes a reference for its caller, which is given back.
 func (c *check) checkSets() {
 	s := &c.x.tree.sets
+	for k := range c.x.names.sweep.kept {
+		for _, set := range k.of {
+			c.refs[set]++
+		}
+	}
 	b := s.body.Load()
 	free := map[uint32]bool{}
 	for _, id := range s.spare {

@@ -58,12 +58,12 @@
 //     that begins a prompt, else in heads; a loose block by its key. The blocks with
 //     an owner are counted. The last block of a piece has an owner or is a ghost, and
 //     each block of a chained piece after the first follows the one before it.
-//  2. No two sets are equal. A set is counted by the intervals that name it. Neighbouring
-//     intervals have different sets.
+//  2. No two sets are equal. A set is counted by the intervals that name it, and by each Loader
+//     that keeps it for pieces to come. Neighbouring intervals have different sets.
 //  3. An owner counts the blocks whose set it is in, and sums up their words (digest.go). A
 //     source counts the blocks of its owners.
 //  4. A living owner has one internal id, which is not retired. Retired ids stay in sets
-//     until the sweep has passed and are in no answer.
+//     until the sweep has passed, over those that a Loader keeps too, and are in no answer.
 //  5. A line is used by one piece, one side or one list of intervals.
 //  6. o.copies[block] is the number of extra copies, only above zero, of held blocks. Blocks
 //     whose last event took a copy are held too.

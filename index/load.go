@@ -11,10 +11,11 @@ import (
 // chunk at most.
 //
 // Pieces of chains are made as they were, without looking whether their blocks are in other
-// pieces already: keys within pieces are in no table. So the index must be empty before.
-// Chunks may come from a peer or from a damaged disk. No chunk may make the Loader panic,
-// loop, take memory out of proportion to its bytes, or leave an index that breaks an
-// invariant, whatever it says.
+// pieces already: keys within pieces are in no table. So the index must be empty before, and
+// no source but those of the image may store blocks meanwhile: see IsAlone. Those may be
+// dropped and their owners cleared at any time. Chunks may come from a peer or from a
+// damaged disk. No chunk may make the Loader panic, loop, take memory out of proportion to
+// its bytes, or leave an index that breaks an invariant, whatever it says.
 type Loader struct {
 	x       *Index
 	numbers func(number uint32) (Source, bool)
@@ -24,11 +25,12 @@ type Loader struct {
 	families map[uint64]uint32 // family -> the source that stands for it here, plus one
 	leftOut  map[uint64]uint64 // source of the image that is not here -> its family
 	standIns map[uint64]uint32 // source of the image that is not here -> the source that stands for it, plus one
-	sets     map[uint64]uint32 // by number in the image; each is held
-	lines    []uint32          // pieces by ordinal, 0 for none
-	records  uint64            // pieces read
-	behind   []pendingPrev     // pieces that name one before them
-	learned  []learnedHash     // of the chunk
+	kept     *keptSets
+	alone    int           // sources of the index, dropped ones too, if no other may come; 0: others may
+	places   []place       // pieces by ordinal; those without blocks here have the line 0
+	records  uint64        // pieces read
+	behind   []pendingPrev // pieces that name one before them
+	learned  []learnedHash // of the chunk
 
 	// Learn gets each client hash that differs from the local hash of its block, whose it
 	// is, and whether the block begins prompts. Nil learns none.
@@ -36,6 +38,12 @@ type Loader struct {
 
 	Blocks  int // blocks loaded that have an owner here
 	Refused int // blocks that the budget had no room for
+}
+
+// place is where a piece was loaded. Its line is another piece's once its blocks have left.
+type place struct {
+	head uint64
+	line uint32
 }
 
 // pendingPrev says that a piece is behind another one.
@@ -61,9 +69,31 @@ func NewLoader(x *Index, source func(number uint32) (Source, bool), owner func(n
 	return &Loader{
 		x: x, numbers: source, owners: owner, ids: identity,
 		families: make(map[uint64]uint32), leftOut: make(map[uint64]uint64), standIns: make(map[uint64]uint32),
-		sets: make(map[uint64]uint32),
+		kept: x.keepSets(),
 	}
 }
+
+// IsAlone reports whether the index has no block, those without an owner included, and no source
+// but some. own is nil for any sources, which may then store nothing until Done. Else Load fails
+// with ErrOthers once another source has come.
+func (l *Loader) IsAlone(own map[Source]bool) bool {
+	x := l.x
+	x.lock()
+	defer x.unlock()
+	for _, s := range x.holders.sources {
+		if s != nil && (s.held > 0 || s.room.used > 0 || own != nil && !own[s.name]) {
+			return false
+		}
+	}
+	x.bounds.compactAll()
+	if own != nil {
+		l.alone = len(x.holders.sources)
+	}
+	return x.tree.lines.live.Load() == 0
+}
+
+// ErrOthers is the error of Load when blocks of other sources may be among those of the image.
+var ErrOthers = errors.New("other sources have begun to store blocks beside the image")
 
 // Load loads a chunk. After an error the index has a part of the image. A chunk of an
 // unknown kind is an error.
@@ -90,13 +120,7 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 	default:
 		return fmt.Errorf("a chunk of kind %d is not known", kind)
 	}
-	// All of the chunk is read under one lock, since no event may come between a piece and
-	// its names.
-	l.x.lock()
-	for len(c.b) > 0 && c.err == nil {
-		read(c)
-	}
-	l.x.unlock()
+	l.readChunk(c, read)
 	for _, p := range l.learned {
 		l.Learn(p.clientHash, p.local, p.of, p.root)
 	}
@@ -107,16 +131,34 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 	return c.err
 }
 
+// readChunk reads a chunk under one lock, since no event may come between a piece and its
+// names. What was cleared since the chunk before is out of the kept sets when it begins.
+func (l *Loader) readChunk(c *chunkReader, read func(*chunkReader)) {
+	l.x.lock()
+	defer l.x.unlock()
+	if l.alone > 0 && len(l.x.holders.sources) != l.alone {
+		c.err = ErrOthers
+		return
+	}
+	l.x.names.cleanSets(l.kept)
+	for len(c.b) > 0 && c.err == nil {
+		read(c)
+	}
+	if l.alone > 0 {
+		l.alone = len(l.x.holders.sources) // with the numbers that were made up
+	}
+}
+
 // errNumbers is the error of an image whose numbers alone take more memory than the index
 // may.
 var errNumbers = errors.New("the image numbers more pieces and sets than there is memory for")
 
 // memoryNeeded returns roughly the memory that the loader needs until Done.
 func (l *Loader) memoryNeeded() int {
-	return 48*(len(l.families)+len(l.leftOut)+len(l.standIns)+len(l.sets)) + 4*len(l.lines) + 16*len(l.behind)
+	return 48*(len(l.families)+len(l.leftOut)+len(l.standIns)+len(l.kept.of)) + 16*len(l.places) + 16*len(l.behind)
 }
 
-// Done ends the loading.
+// Done ends the loading, also one that has failed or was given up. It may be called twice.
 //
 // The hints between pieces are set only here, since a piece may come before the one that it
 // is behind. Of several pieces behind one, the first gets the hint forwards; a wrong hint
@@ -124,21 +166,22 @@ func (l *Loader) memoryNeeded() int {
 // go here as well.
 func (l *Loader) Done() {
 	x := l.x
+	if x == nil {
+		return
+	}
 	x.lock()
 	defer x.unlock()
 	for _, b := range l.behind {
-		if b.ordinal >= uint64(len(l.lines)) || l.lines[b.ordinal] == 0 {
+		if b.ordinal >= uint64(len(l.places)) || l.places[b.ordinal].line == 0 {
 			continue
 		}
-		n := l.lines[b.ordinal]
+		n := l.places[b.ordinal].line
 		write32(&x.tree.lines.pieceAt(b.line).prev, n)
 		if r := x.tree.lines.pieceAt(n); r.next == 0 {
 			write32(&r.next, b.line)
 		}
 	}
-	for _, set := range l.sets {
-		x.tree.sets.releaseSet(set)
-	}
+	x.releaseSets(l.kept)
 	*l = Loader{Blocks: l.Blocks, Refused: l.Refused}
 }
 
@@ -216,7 +259,7 @@ func (l *Loader) ownerOf(number uint64) *owner {
 // is no set (an owner twice) shows as a distance of 0. The loader keeps a reference until
 // Done, so that a set survives until the pieces that name it have come.
 //
-// Owners that are left out make sets of the image equal here, or empty: l.sets then has the
+// Owners that are left out make sets of the image equal here, or empty: kept.of then has the
 // number 0, and blocks with such a set have no owner.
 func (l *Loader) readSet(c *chunkReader) {
 	id, n := c.readNumber(), c.readNumber()
@@ -234,12 +277,12 @@ func (l *Loader) readSet(c *chunkReader) {
 			set = to
 		}
 	}
-	if _, twice := l.sets[id]; twice || id == 0 {
+	if _, twice := l.kept.of[id]; twice || id == 0 {
 		c.failChunk()
 		l.x.tree.sets.releaseSet(set)
 		return
 	}
-	l.sets[id] = set
+	l.kept.of[id] = set
 }
 
 // readIdentity reads the number of an identity. It reports false if that is left out.
@@ -296,7 +339,7 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 	var buf [maxPiece + 2]interval
 	intervals, start := buf[:0], uint32(0)
 	for i := range count {
-		set, known := l.sets[c.readNumber()]
+		set, known := l.kept.of[c.readNumber()]
 		end := n
 		if flags&pieceIsMixed != 0 {
 			end = uint32(c.readByte())
@@ -351,11 +394,11 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 	l.records++
 	// A gap is as large as the writer says, so the table of pieces grows no faster than the
 	// bytes that were read allow.
-	if uint64(len(l.lines)) <= *ordinal && *ordinal < 64*l.records+maxGap {
-		l.lines = append(l.lines, make([]uint32, *ordinal+1-uint64(len(l.lines)))...)
+	if uint64(len(l.places)) <= *ordinal && *ordinal < 64*l.records+maxGap {
+		l.places = append(l.places, make([]place, *ordinal+1-uint64(len(l.places)))...)
 	}
-	if *ordinal < uint64(len(l.lines)) && at.piece != 0 {
-		l.lines[*ordinal] = at.piece
+	if *ordinal < uint64(len(l.places)) && at.piece != 0 {
+		l.places[*ordinal] = place{head, at.piece}
 		if flags&pieceHasPrev != 0 {
 			l.behind = append(l.behind, pendingPrev{at.piece, prev})
 		}
@@ -509,10 +552,10 @@ func (l *Loader) readClientHashes(c *chunkReader) {
 		c.failChunk()
 		return
 	}
-	if ordinal >= uint64(len(l.lines)) || l.lines[ordinal] == 0 {
+	r := l.pieceOf(ordinal)
+	if r == nil {
 		return
 	}
-	r := l.x.tree.lines.pieceAt(l.lines[ordinal])
 	for i := range min(n, r.len()) {
 		clientHash, local := binary.LittleEndian.Uint64(words[8*i:]), r.localHashes()[i]
 		if r.meta&isWide != 0 {
@@ -520,6 +563,18 @@ func (l *Loader) readClientHashes(c *chunkReader) {
 		}
 		l.noteClientHash(clientHash, local, r.identityID(), i == 0 && r.up == 0 && r.head == r.chainIdentity().firstKey(local))
 	}
+}
+
+// pieceOf returns the piece of an ordinal, nil if it was left out or its blocks have left since.
+func (l *Loader) pieceOf(ordinal uint64) *piece {
+	if ordinal >= uint64(len(l.places)) || l.places[ordinal].line == 0 {
+		return nil
+	}
+	at, lines := l.places[ordinal], &l.x.tree.lines
+	if r := lines.pieceAt(at.line); lines.heads[at.line/pageLines]>>(at.line%pageLines)&1 != 0 && !r.loose() && r.head == at.head {
+		return r
+	}
+	return nil
 }
 
 // learnedHash is what Learn gets.
@@ -543,7 +598,7 @@ func (l *Loader) readSingle(c *chunkReader) {
 		of, wanted = l.readIdentity(c)
 	}
 	key, clientHash := c.readWord(), c.readWord()
-	set := l.sets[c.readNumber()]
+	set := l.kept.of[c.readNumber()]
 	if flags&^(singleHasSide|singleHasOwn|singleHasIdentity) != 0 {
 		c.failChunk()
 	}

@@ -17,6 +17,9 @@ type sweep struct {
 	waiting []uint32 // those retired since it began
 	page    int      // next page of the arena
 	mask    []uint64 // retired ids
+	retired uint64   // ids retired so far
+
+	kept map[*keptSets]bool // sets that no piece has yet
 
 	spareIDs []uint32 // internal ids to use again
 }
@@ -80,6 +83,7 @@ func (h *holders) retireOwner(o *owner) {
 	w.mask[o.id>>6] |= 1 << (o.id & 63)
 	w.waiting = append(w.waiting, o.id)
 	w.left++
+	w.retired++
 }
 
 // ClearOwner takes all blocks from an owner, which stays, and returns how many it held.
@@ -114,7 +118,7 @@ func (x *Index) DropSource(src Source) {
 		return
 	}
 	for _, o := range s.owners {
-		if o.digest.Blocks > 0 {
+		if o.digest.Blocks > 0 || len(x.names.sweep.kept) > 0 {
 			x.holders.retireOwner(o)
 		} else {
 			x.names.sweep.spareIDs = append(x.names.sweep.spareIDs, o.id)
@@ -222,12 +226,55 @@ func (m *nameMap) sweepPages(pages int) {
 	if w.page < len(m.tree.lines.heads) {
 		return
 	}
+	for k := range w.kept {
+		m.cleanSets(k)
+	}
 	for _, id := range w.running {
 		w.mask[id>>6] &^= 1 << (id & 63)
 		m.sweep.spareIDs = append(m.sweep.spareIDs, id)
 	}
 	w.left -= len(w.running)
 	w.running = nil
+}
+
+// keptSets are sets of an image that a Loader holds for pieces that have not come yet. The sweep goes over them as over
+// pieces: an id that they name is not used again.
+type keptSets struct {
+	of    map[uint64]uint32 // by number in the image; each is held
+	clean uint64            // sweep.retired when they were cleaned last
+}
+
+// keepSets begins to keep sets, until releaseSets.
+func (x *Index) keepSets() *keptSets {
+	x.lock()
+	defer x.unlock()
+	w := &x.names.sweep
+	if w.kept == nil {
+		w.kept = make(map[*keptSets]bool)
+	}
+	k := &keptSets{of: make(map[uint64]uint32), clean: w.retired}
+	w.kept[k] = true
+	return k
+}
+
+// releaseSets ends what keepSets began. The index is locked.
+func (x *Index) releaseSets(k *keptSets) {
+	for _, set := range k.of {
+		x.tree.sets.releaseSet(set)
+	}
+	delete(x.names.sweep.kept, k)
+}
+
+// cleanSets takes the ids that were retired since the last call out of kept sets. The index is locked.
+func (m *nameMap) cleanSets(k *keptSets) {
+	if k.clean == m.sweep.retired {
+		return
+	}
+	for number, set := range k.of {
+		k.of[number] = m.setWithoutRetired(set)
+		m.tree.sets.releaseSet(set)
+	}
+	k.clean = m.sweep.retired
 }
 
 // compactAll takes retired owners out of all pieces and gives memory back. Each event does
