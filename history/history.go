@@ -14,7 +14,8 @@
 //  1. A snapshot is loaded whole or not at all: after an error nothing of it is left.
 //  2. A reader believes no length, and takes nothing of a section whose checksum does not fit. It passes over sections
 //     of unknown kinds, so that a newer version of the same format can be read.
-//  3. A salt, or what would help to guess one, is written only sealed, unless the reader is a peer.
+//  3. Of a source one recovery at a time brings blocks back. Takeovers of deployments wait for the recovery of the start.
+//  4. A salt, or what would help to guess one, is written only sealed, unless the reader is a peer.
 //
 // Concurrency: Read and Write may run at the same time for different streams. A Loader and a Takeover are safe for
 // concurrent use.
@@ -26,7 +27,9 @@ package history
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -35,6 +38,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
 )
 
 // Place is where a server looks for snapshots when it starts: a directory of its own, its peers, the store.
@@ -102,23 +106,36 @@ type Loading struct {
 }
 
 // Load lets read bring one snapshot back into loading.Into, all of it or, if read returns an error, nothing. It
-// returns how far read came; after an error the blocks are 0.
+// returns how far read came; after an error the blocks are 0. It calls read again if other sources begin to store blocks
+// beside those of the snapshot. A broken invariant costs this snapshot and nothing else.
 func (l *Loader) Load(snapshot Snapshot, read func(loading *Loading) error) (conductor.Progress, error) {
+	progress, err := l.loadOnce(snapshot, false, read)
+	if errors.Is(err, index.ErrOthers) {
+		progress, err = l.loadOnce(snapshot, true, read)
+	}
+	return progress, err
+}
+
+// loadOnce is Load. beside is that of ingest.Recovery.
+func (l *Loader) loadOnce(snapshot Snapshot, beside bool, read func(loading *Loading) error) (conductor.Progress, error) {
 	now := time.Now()
 	loading := &Loading{
 		Into: l.Conductor.Sources().Snapshots().Recover(l.TTL), loader: l, snapshot: snapshot, logged: now,
 		progress: conductor.Progress{From: snapshot.Origin, Name: snapshot.Name, TotalBytes: snapshot.Bytes, Since: now},
 	}
-	loading.Into.Origin, loading.Into.Refill = snapshot.Origin, l.Refill
+	loading.Into.Origin, loading.Into.Refill, loading.Into.Beside = snapshot.Origin, l.Refill, beside
 	l.mu.Lock()
 	l.current = loading
 	l.mu.Unlock()
-	err := read(loading)
-	loading.advance(0)
+	err := loading.contain(func() error {
+		err := read(loading)
+		if loading.advance(0); err == nil {
+			loading.Into.Done()
+		}
+		return err
+	})
 	if err != nil {
-		loading.Into.Undo()
-	} else {
-		loading.Into.Done()
+		err = errors.Join(err, loading.contain(func() error { loading.Into.Undo(); return nil }))
 	}
 	l.mu.Lock()
 	if l.current == loading {
@@ -144,6 +161,18 @@ func (l *Loading) Progress() conductor.Progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.progress
+}
+
+// contain makes an error of a panic, and logs it.
+func (l *Loading) contain(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.loader.Log.Error().Str(l.snapshot.Field, l.snapshot.Name).Interface("panic", p).Str("stack", string(debug.Stack())).
+				Msg("a snapshot is given up, its sources replay")
+			err = fmt.Errorf("internal error: %v", p)
+		}
+	}()
+	return f()
 }
 
 // BeginBytes says that the first bytes of the snapshot come, of total bytes in all, 0 if that is not known. The rate
@@ -215,22 +244,54 @@ type Takeover struct {
 	// Loader refills sources, because a deployment may be taken over more than once.
 	Loader *Loader
 
-	underWay sync.Map // scope.Deployment -> nil: those that are being taken over
+	mu       sync.Mutex
+	underWay map[scope.Deployment]chan struct{} // those that are being taken over, closed at the end; guarded by mu
 }
 
-// errUnderWay is the error of BringDeployment while another call brings the same deployment.
-var errUnderWay = errors.New("the deployment is being taken over already")
+// begin waits until the server's own recovery has ended, and nobody else takes the deployment over. end lets the next one
+// go on; err is that of ctx.
+func (t *Takeover) begin(ctx context.Context, d scope.Deployment) (end func(), err error) {
+	if err := t.Loader.Conductor.Sources().Snapshots().AwaitGate(ctx); err != nil {
+		return nil, err
+	}
+	for {
+		t.mu.Lock()
+		other := t.underWay[d]
+		if other == nil {
+			if t.underWay == nil {
+				t.underWay = make(map[scope.Deployment]chan struct{})
+			}
+			mine := make(chan struct{})
+			t.underWay[d] = mine
+			t.mu.Unlock()
+			return func() {
+				t.mu.Lock()
+				defer t.mu.Unlock()
+				delete(t.underWay, d)
+				close(mine)
+			}, nil
+		}
+		t.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
 
 // BringDeployment loads what the sources of a deployment hold from the first of the places that has it. Sources that
-// are registered already, and run, get nothing. It returns the number of blocks and the origin, conductor.FromPeer or
+// are registered already, and run, get nothing. While the server recovers, and while another call brings the same deployment,
+// it waits: a source has one recovery at a time. It returns the number of blocks and the origin, conductor.FromPeer or
 // FromShelf, or "" if no place has a snapshot; the error says why those that might have had one gave none.
 func (t *Takeover) BringDeployment(ctx context.Context, d scope.Deployment, places ...DeploymentPlace) (
 	blocks int, origin string, err error,
 ) {
-	if _, underWay := t.underWay.LoadOrStore(d, nil); underWay {
-		return 0, "", errUnderWay
+	end, err := t.begin(ctx, d)
+	if err != nil {
+		return 0, "", err
 	}
-	defer t.underWay.Delete(d)
+	defer end()
 	began := time.Now()
 	var all []error
 	for _, place := range places {

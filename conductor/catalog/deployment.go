@@ -300,6 +300,17 @@ func (d *Deployment) Members() map[index.Source]*Member {
 	return all
 }
 
+// Holders returns the members that have entered the deployment, by their numbers in its index.
+func (d *Deployment) Holders() map[index.Source]*Member {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	all := make(map[index.Source]*Member, len(d.holders))
+	for src, ns := range d.holders {
+		all[src] = ns.Member
+	}
+	return all
+}
+
 // HolderOf returns the member of a namespace in the deployment, nil if it is gone.
 func (d *Deployment) HolderOf(src index.Source) *Member {
 	d.mu.RLock()

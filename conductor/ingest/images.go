@@ -132,8 +132,10 @@ type Loading struct {
 	owners  []index.Owner  // by number; noOwner is left out
 	sources []index.Source // by position in Head.Sources; index.NoSource is left out
 	into    *catalog.Deployment
-	// scratch is set if the deployment already has blocks, or constants of its own: the image is loaded into it,
-	// and spread brings its blocks over in stretches.
+	// identities of the index that is loaded, by their numbers in the image
+	identities map[uint32]*names.Identity
+	// scratch is set if the deployment already has blocks, may get some from sources of others, or has constants of its
+	// own: the image is loaded into it, and spread brings its blocks over in stretches.
 	scratch *scratchIndex
 }
 
@@ -189,7 +191,8 @@ func (r *Recovery) Deployment(img *image.Head, d *image.Deployment) (*Loading, e
 		r.c.catalog.LearnGroup(scope.Group{Deployment: l.key(), Index: group}, kind)
 	}
 	x, table := l.into.Index, l.into.Names
-	if !x.IsEmpty() || !adopted && !table.Adopt(d.Secret) {
+	l.begin(x, table)
+	if r.Beside || !l.loader.IsAlone(r.numbersIn(l.into)) || !adopted && !table.Adopt(d.Secret) {
 		opts := r.c.catalog.IndexOptions()
 		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: opts.MaxOrphans, KeepClientHashes: true, WideBase: opts.WideBase,
 			MaxBytes: opts.MaxBytes, Budget: index.NewBudget(r.Room())})
@@ -204,13 +207,13 @@ func (r *Recovery) Deployment(img *image.Head, d *image.Deployment) (*Loading, e
 				l.owners[i] = x.NewOwner(l.sources[h.Source])
 			}
 		}
+		l.begin(x, table)
 	}
 	for _, src := range l.sources {
 		if s := l.into.HolderOf(src); s != nil && l.scratch == nil && !s.Registration.IsPool() {
 			x.MarkTeaching(src)
 		}
 	}
-	identities := make(map[uint32]index.Identity)
 	for n, v := range d.Identities {
 		if d.Sealed() {
 			break // their keys mean nothing here
@@ -219,15 +222,8 @@ func (r *Recovery) Deployment(img *image.Head, d *image.Deployment) (*Loading, e
 		if err != nil {
 			continue // its blocks are left out
 		}
-		identities[n] = id.Number
+		l.identities[n] = id
 	}
-	l.loader = index.NewLoader(x,
-		func(n uint32) (index.Source, bool) { return at(l.sources, n, index.NoSource) },
-		func(n uint32) (index.Owner, bool) { return at(l.owners, n, noOwner) },
-		func(n uint32) (index.Identity, bool) {
-			id, known := identities[n]
-			return id, known || n == 0
-		})
 	l.loader.Learn = func(clientHash, local uint64, n index.Identity, root bool) {
 		if l.scratch != nil {
 			l.scratch.locals[clientHash] = local
@@ -236,6 +232,40 @@ func (r *Recovery) Deployment(img *image.Head, d *image.Deployment) (*Loading, e
 		}
 	}
 	return l, nil
+}
+
+// begin makes the loader of an index whose identities are in table.
+func (l *Loading) begin(x *index.Index, table *names.Table) {
+	l.r.closeLoading()
+	l.identities = make(map[uint32]*names.Identity)
+	l.loader = index.NewLoader(x,
+		func(n uint32) (index.Source, bool) { return at(l.sources, n, index.NoSource) },
+		func(n uint32) (index.Owner, bool) { return at(l.owners, n, noOwner) },
+		func(n uint32) (index.Identity, bool) {
+			if n == 0 {
+				return 0, true
+			}
+			id := l.identities[n]
+			if id == nil || table.Of(id.Number) != id { // it has left, and its number may be another one's
+				return 0, false
+			}
+			return id.Number, true
+		})
+	l.r.open = l
+}
+
+// numbersIn returns the numbers that the sources of the recovery have in the index of a deployment.
+func (r *Recovery) numbersIn(d *catalog.Deployment) map[index.Source]bool {
+	holders := d.Holders()
+	r.c.mu.RLock()
+	defer r.c.mu.RUnlock()
+	own := make(map[index.Source]bool)
+	for src, m := range holders {
+		if r.owned[m] != nil {
+			own[src] = true
+		}
+	}
+	return own
 }
 
 // at returns an element of a list, and whether it is there and not none.
@@ -306,7 +336,7 @@ func (l *Loading) Done() error {
 	if l.loader == nil {
 		return nil
 	}
-	l.loader.Done()
+	l.r.closeLoading()
 	l.r.Refused += l.loader.Refused
 	if l.scratch == nil {
 		l.noteHeld()
@@ -335,10 +365,11 @@ func (l *Loading) noteHeld() {
 		if s.Registration.Type != registration.TypeStandard && l.into.Index.Inspect().HasRawBlocks(l.sources[i]) {
 			l.into.AwaitTokens()
 		}
-		ns := s.holdings.namespaceIn(l.key())
-		for _, n := range held[l.sources[i]] {
-			if id := ns.Names.Table.Of(n); id != nil {
-				ns.Names.Has(id)
+		if ns := s.holdings.byKey[l.key()]; ns != nil && ns.Deployment == l.into { // else it has left since
+			for _, n := range held[l.sources[i]] {
+				if id := ns.Names.Table.Of(n); id != nil {
+					ns.Names.Has(id)
+				}
 			}
 		}
 		s.turn.Unlock()

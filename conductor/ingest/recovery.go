@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -22,7 +23,7 @@ import (
 const reasonNotRegistered = "not_registered"
 
 // Recovery brings back a snapshot: of all that a server holds before the gate of Options.Gate
-// opens, of sources that are not registered yet at any time.
+// opens, of sources that are not registered yet at any time. Done or Undo ends it.
 //
 //	peer's marks  --Source--> the registered source that waits at the gate, or a
 //	peer's blocks --Stored-->   recovered source, which a registration takes over
@@ -32,11 +33,17 @@ const reasonNotRegistered = "not_registered"
 // those the engine holds. Their holders keep them apart, as the previous generation, until
 // the source's own history is whole.
 //
-// Behind the gate no source runs, and one goroutine recovers at a time. Once the gate is open,
-// a recovery fills sources without a registration alone. A source that is registered before Done
+// A recovery owns the sources that it fills: it claims each of them before it gives it anything,
+// unless the source runs already or another recovery has it (Source.recovery). A source asks for
+// its first step once the gate is open and the recovery that owns it has ended. So a mark is
+// never set, and no block comes back, while the stream of the source runs. Once the gate is open,
+// a recovery finds sources without a registration alone. A source that is registered before Done
 // takes nothing over, and begins with what its publisher replays.
 type Recovery struct {
 	c       *Sources
+	owned   map[*catalog.Member]*Source // claimed and not released; guarded by Sources.mu
+	ended   chan struct{}               // closed by Done and Undo
+	open    *Loading                    // the deployment that is being brought back, nil if none is
 	ttl     time.Duration
 	sources map[registration.Key]*Source // by the key in the snapshot; nil takes nothing
 	made    int                          // deployments that only this recovery has entered
@@ -46,6 +53,9 @@ type Recovery struct {
 	Refill  bool   // sources without a registration that another recovery filled are filled again
 	Blocks  int    // blocks brought back
 	Refused int    // blocks of sources that run already, or of deployments and tenants not theirs
+	// Beside brings the blocks of an image back one by one. Without it an image fails with index.ErrOthers if sources of
+	// others begin to store blocks in its deployment meanwhile.
+	Beside bool
 }
 
 // ErrNoRoom is the error of a snapshot that takes more memory than index.max_bytes_total allows, although the index
@@ -94,7 +104,27 @@ type pendingStretch struct {
 // Recover begins a recovery. Sources without a registration expire ttl after Done; 0 is
 // never.
 func (h Snapshots) Recover(ttl time.Duration) *Recovery {
-	return &Recovery{c: h.sources, ttl: ttl, Origin: FromPeer, sources: make(map[registration.Key]*Source)}
+	return &Recovery{
+		c: h.sources, ttl: ttl, Origin: FromPeer, sources: make(map[registration.Key]*Source),
+		owned: make(map[*catalog.Member]*Source), ended: make(chan struct{}),
+	}
+}
+
+// AwaitGate waits until the gate is open, or ctx ends, and returns the error of ctx.
+func (h Snapshots) AwaitGate(ctx context.Context) error {
+	select {
+	case <-h.sources.gate:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// isBeingFilled reports whether a recovery fills a source.
+func (h Snapshots) isBeingFilled(s *Source) bool {
+	h.sources.mu.RLock()
+	defer h.sources.mu.RUnlock()
+	return s.recovery != nil
 }
 
 // BlockSizes returns the block sizes of a partition as Catalog.BlockSizes does.
@@ -215,15 +245,77 @@ func (ns *namespace) restore(to index.Owner, e *index.Stretch, id *names.Identit
 
 // Done ends the recovery: the sources go on with the blocks that came back.
 func (r *Recovery) Done() {
+	defer r.end()
 	r.attachPending()
 	for s := range r.filled() {
 		s.applier.origin.Store(&r.Origin)
 		if s.marked {
 			s.feed.ResumeBehind(s.mark)
 		}
-		s.settled = true
 		if s.recovered && r.ttl > 0 {
 			s.expires = time.AfterFunc(r.ttl, func() { expire(r.c, s) })
+		}
+		r.release(s) // with its turn held: who registers it now takes over blocks that are all there
+	}
+}
+
+// claim makes the recovery the owner of a source, and reports whether it is: no recovery fills a source that runs, or
+// that another one fills. Sources.mu is held.
+func (r *Recovery) claim(s *Source) bool {
+	if s.running || s.recovery != nil && s.recovery != r {
+		return false
+	}
+	s.recovery, r.owned[s.Member] = r, s
+	return true
+}
+
+// release lets go of a source.
+func (r *Recovery) release(s *Source) {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	s.recovery = nil
+	delete(r.owned, s.Member)
+}
+
+// end lets go of all that the recovery still has, and lets its sources run.
+func (r *Recovery) end() {
+	r.dropPending()
+	r.closeLoading()
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	for _, s := range r.owned {
+		s.recovery = nil
+	}
+	clear(r.owned)
+	close(r.ended)
+	r.ended = make(chan struct{})
+}
+
+// closeLoading gives back what loading a deployment keeps, if one is not whole yet.
+func (r *Recovery) closeLoading() {
+	if r.open != nil {
+		r.open.loader.Done()
+		r.open = nil
+	}
+}
+
+// awaitEnd waits until the gate is open and the recovery that fills a source has ended. It returns false if the source is
+// stopped before.
+func awaitEnd(c *Sources, s *Source) bool {
+	for waits := c.gate; ; {
+		select {
+		case <-waits:
+		case <-s.stopped:
+			return false
+		}
+		c.mu.Lock()
+		r := s.recovery
+		if s.running = r == nil; r != nil {
+			waits = r.ended
+		}
+		c.mu.Unlock()
+		if r == nil {
+			return true
 		}
 	}
 }
@@ -303,6 +395,8 @@ func (e *pendingStretch) attach(complete bool) bool {
 
 // Undo drops the blocks that came back, so that the next peer can be asked.
 func (r *Recovery) Undo() {
+	defer r.end()
+	r.closeLoading()
 	var drop []*Source
 	for s := range r.filled() {
 		s.forgetAll()
@@ -314,7 +408,6 @@ func (r *Recovery) Undo() {
 	for _, s := range drop {
 		_, _ = r.c.UnregisterIf(s.Registration.Key(), s)
 	}
-	r.dropPending()
 	r.sources, r.made, r.Blocks, r.Refused = make(map[registration.Key]*Source), 0, 0, 0
 }
 
@@ -328,7 +421,7 @@ func (r *Recovery) filled() iter.Seq[*Source] {
 				s.turn.Lock()
 				if s.gone {
 					s.turn.Unlock()
-					s = successorOf(r.c, s)
+					s = r.successorOf(s)
 					r.sources[key] = s
 					continue
 				}
@@ -356,15 +449,17 @@ func (r *Recovery) lock(reg registration.Registration, exact bool) (*Source, err
 			return s, nil
 		}
 		s.turn.Unlock()
-		r.sources[withTenant(reg).Key()] = successorOf(r.c, s)
+		r.sources[withTenant(reg).Key()] = r.successorOf(s)
 	}
 }
 
-// successorOf returns the source registered in the place of one that is gone, nil without
-// one.
-func successorOf(c *Sources, gone *Source) *Source {
-	s := c.Find(gone.Registration.Key())
-	if s == nil || s == gone || s.recovered || !s.AtGate() || s.holdings.deploymentKey() != gone.holdings.deploymentKey() {
+// successorOf returns the source registered in the place of one that is gone, which the recovery fills from now on. It
+// returns nil without one, or if it may not be filled.
+func (r *Recovery) successorOf(gone *Source) *Source {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	s := r.c.sources[gone.Registration.Key()]
+	if s == nil || s == gone || s.recovered || !s.AtGate() || s.holdings.deploymentKey() != gone.holdings.deploymentKey() || !r.claim(s) {
 		return nil
 	}
 	return s
@@ -386,7 +481,7 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*Source, e
 		return s, nil
 	}
 	c := r.c
-	if s := c.Find(key); r.Refill && s != nil && s.recovered && s.applier.origin.Load() != nil {
+	if s := c.Find(key); r.Refill && s != nil && s.recovered && s.applier.origin.Load() != nil { // its recovery has ended
 		_, _ = c.UnregisterIf(key, s) // gone already is as good
 	}
 	c.mu.Lock()
@@ -406,9 +501,10 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*Source, e
 		}
 		s = newRecovered(c, reg)
 		c.sources[key] = s
+		r.claim(s)
 		go c.followSource(s)
-	case !s.recovered && !s.AtGate(), s.holdings.deploymentKey() != reg.Deployment(), s.applier.origin.Load() != nil:
-		s = nil // it runs, is another one, or a recovery has filled it
+	case s.holdings.deploymentKey() != reg.Deployment(), s.applier.origin.Load() != nil, !r.claim(s):
+		s = nil // it is another one, a recovery has filled it or does so, or it runs
 	}
 	r.sources[key] = s
 	return s, nil

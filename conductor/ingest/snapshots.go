@@ -155,8 +155,8 @@ func (h Snapshots) takeCheckpoints(of *scope.Deployment) *Snapshot {
 	snap := &Snapshot{Sources: make([]image.Source, 0, len(all))}
 	deployments := make(map[*catalog.Deployment]*snapDeployment)
 	for _, s := range all {
-		if s.recovered && !s.settled {
-			continue // a recovery fills it: its mark promises blocks that have not come yet
+		if h.isBeingFilled(s) {
+			continue // its mark promises blocks that have not come yet
 		}
 		s.holdings.snapshotHolders(deployments, len(snap.Sources))
 		snap.Sources = append(snap.Sources, s.snapshotMark())

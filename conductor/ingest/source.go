@@ -67,8 +67,10 @@ type Source struct {
 	// "guarded by turn", that is meant.
 	turn sync.Mutex
 
-	// settled: the recovery that filled it is done. turn guards it.
-	settled bool
+	// recovery is the one that fills the source, and holds it back until it has ended; nil if none does. running: no
+	// recovery may fill it any more. Guarded by Sources.mu.
+	recovery *Recovery
+	running  bool
 
 	// gone: it has ended, or gave all it holds to another. turn guards it.
 	gone bool
@@ -122,7 +124,8 @@ type effects struct {
 // followSource applies the steps of a source in order until its stream is closed, and hands their effects on.
 func (c *Sources) followSource(s *Source) {
 	defer close(s.done)
-	if s.awaitGate() {
+	if awaitEnd(c, s) {
+		s.beginAging()
 		for {
 			effects, more := s.applyNext()
 			if !more {
@@ -163,20 +166,14 @@ func (c *Sources) dispatch(s *Source, e *effects) {
 	}
 }
 
-// awaitGate waits for the gate. It returns false if the source is stopped before: no step was asked for, and a
-// recovery may still be at it.
-func (s *Source) awaitGate() bool {
-	select {
-	case <-s.shared.gate:
-	case <-s.stopped:
-		return false
+// beginAging lets blocks expire from now on, where they have a time to live.
+func (s *Source) beginAging() {
+	if s.shared.catalog.IsPast() || s.Registration.IsApproximate() {
+		return
 	}
-	if !s.shared.catalog.IsPast() && !s.Registration.IsApproximate() {
-		for _, ttl := range s.Registration.TTLs() {
-			go s.age(ttl)
-		}
+	for _, ttl := range s.Registration.TTLs() {
+		go s.age(ttl)
 	}
-	return true
 }
 
 // applyNext waits for a step and applies it. It returns false once the stream is closed.
@@ -380,8 +377,12 @@ func (s *Source) inheritFrom(old *Source) {
 	if old.expires != nil {
 		old.expires.Stop()
 	}
-	if !s.Registration.SharesRowsWith(old.Registration) || !old.settled && !s.AtGate() {
-		return // what it holds goes when it stops; a recovery at work can give it no more
+	if !s.Registration.SharesRowsWith(old.Registration) {
+		return // what it holds goes when it stops
+	}
+	filling := old.recovery
+	if filling != nil && (!s.AtGate() || !filling.claim(s)) {
+		return // a recovery at work can give it no more
 	}
 	s.holdings.media, s.applier.chunks = old.holdings.media, old.applier.chunks
 	s.applier.normal.RaiseParts(old.applier.normal.Parts())
@@ -389,7 +390,7 @@ func (s *Source) inheritFrom(old *Source) {
 		s.applier.normal.NoteZeroHash()
 	}
 	s.recallFull(old.doctor.Full())
-	s.mark, s.marked, s.settled = old.mark, old.marked, old.settled
+	s.mark, s.marked = old.mark, old.marked
 	s.applier.origin.Store(old.applier.origin.Load())
 	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
@@ -424,7 +425,7 @@ func (s *Source) inheritFrom(old *Source) {
 	s.holdings.namespaces, s.holdings.tallies = taken, tallies
 	s.holdings.mu.Unlock()
 	old.gone = true
-	if s.settled && s.marked {
+	if filling == nil && s.marked {
 		s.feed.ResumeBehind(s.mark)
 	}
 }

@@ -59,11 +59,21 @@ func TestTakeoverFromStore(t *testing.T) {
 	c, err := silent.Accept()
 	must.Succeed(t, err)
 	defer c.Close()
-	f("n", nil, 0, "", "the deployment is being taken over already")
+	impatient, stop := context.WithCancel(t.Context())
+	stop()
+	if _, _, err := bring(impatient, "n"); !errors.Is(err, context.Canceled) { // the other one is at it
+		t.Error(err)
+	}
+	next := make(chan error)
+	go func() {
+		_, _, err := bring(t.Context(), "n")
+		next <- err
+	}()
 	give()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+	must.Succeed(t, <-next)
 	server.Kill()
 	b.cfg.Group.Beat(t.Context())
 	f("n", nil, 0, "", "the store is not there")
