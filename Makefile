@@ -84,8 +84,10 @@ kills: ## a server that is killed 100 times at random moments while events flow,
 
 .PHONY: scale-faults
 scale-faults: export SCALE_FAULTS = 1
-scale-faults: ## replicas that share a store, with shards, Sentinels and a cluster, while replicas and stores are killed, stopped, emptied and cut off, from engines too, and clocks are moved; every settled answer and every dump checked
+scale-faults: export SOAK_FOR ?= 10m
+scale-faults: ## replicas that share a store, with shards, Sentinels and a cluster, while replicas and stores are killed, stopped, emptied and cut off, from engines too, and clocks are moved; then shards with snapshots under the race detector, everything at random, for SOAK_FOR=10m; every settled answer and every dump checked
 	$(GO) test -count=1 -v -timeout 0 -parallel 2 -run '^TestScaleFaults$$' ./cmd/conductor
+	$(GO) test -count=1 -v -timeout 0 -race -run '^TestShardsSoak$$' ./cmd/conductor
 
 .PHONY: conformance-dynamo
 conformance-dynamo: export DYNAMO_CONFORMANCE_URL = $(URL)

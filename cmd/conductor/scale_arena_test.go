@@ -24,7 +24,8 @@ import (
 // server without a store, which nothing disturbs.
 type arena struct {
 	t        *testing.T
-	settings string // of each replica, but for its store
+	settings string                       // of each replica, but for its store
+	kept     func(*runningReplica) string // what the settings of a replica say of snapshots
 	shared   *sharedStore
 	replicas []*runningReplica
 	dead     []string // URLs of those that were killed
@@ -52,7 +53,14 @@ const nowhere = "127.0.0.1:1"
 // newArena starts three replicas and lets fleets work.
 func newArena(t *testing.T, settings string, shared *sharedStore, models int) *arena {
 	t.Helper()
-	a := &arena{t: t, settings: settings, shared: shared, stage: sim.NewStage(), done: make(chan struct{}), ended: make(chan struct{})}
+	return newArenaOf(t, settings, shared, models, func(*runningReplica) string { return "snapshot: {interval: 1s}\n" })
+}
+
+// newArenaOf is newArena with replicas whose snapshots are kept as kept says.
+func newArenaOf(t *testing.T, settings string, shared *sharedStore, models int, kept func(*runningReplica) string) *arena {
+	t.Helper()
+	a := &arena{t: t, settings: settings, kept: kept, shared: shared, stage: sim.NewStage(), done: make(chan struct{}),
+		ended: make(chan struct{})}
 	a.oracle = serveProcess(t, "index: {ghost_bytes: 512MiB}\n")
 	var err error
 	a.asked, err = sim.NewServers()
@@ -102,8 +110,8 @@ func (a *arena) join(ahead time.Duration) *runningReplica {
 	must.Succeed(a.t, err)
 	a.t.Cleanup(r.store.Close)
 	cmd := serveCommandLine(a.t, fmt.Sprintf(
-		"store: {%s, advertise: 'http://%s'}\nsnapshot: {interval: 1s}\nindex: {ghost_bytes: 512MiB}\n%s",
-		a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
+		"store: {%s, advertise: 'http://%s'}\n%sindex: {ghost_bytes: 512MiB}\n%s",
+		a.shared.settings(r.store.Addr()), r.peers.Addr(), a.kept(r), a.settings))
 	r.process = startBy(a.t, cmd, func() {
 		if clocktest.Works {
 			r.clock = clocktest.Start(a.t, cmd)
