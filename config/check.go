@@ -51,6 +51,21 @@ func checkExpanded(address string) error {
 	return nil
 }
 
+// checkHostName checks a name, or an address, as a Host header has it without its port.
+func checkHostName(s string) error {
+	name := s
+	if inner, ok := strings.CutPrefix(s, "["); ok {
+		name = strings.TrimSuffix(inner, "]")
+	}
+	if err := reach.CheckHost(name); err != nil {
+		return fmt.Errorf("%q %w", s, err)
+	}
+	if strings.Contains(name, ":") && net.ParseIP(name) == nil {
+		return fmt.Errorf("%q is more than a host name: any port is meant", s)
+	}
+	return nil
+}
+
 // checkURL checks a base URL that paths are put behind.
 func checkURL(text string) error {
 	if err := checkExpanded(text); err != nil {

@@ -40,6 +40,7 @@ var textKinds = map[string]kind{
 	"names":     listKind("names", "a list of names", checkNothing),
 	"urls":      listKind("urls", "a list of URLs", checkURL),
 	"addresses": listKind("addresses", "a list of host:port", checkRemoteAddress),
+	"hosts":     listKind("names", "a list of host names", checkHostName),
 	"rules":     listKind("rules", "a list of rules such as tcp://10.0.0.0/8", reach.CheckRule),
 	"roles":     listKind("roles", "a list of roles", checkRole),
 	"dialect":   dialectKind,

@@ -117,6 +117,7 @@ func TestDefaults(t *testing.T) {
 	f("auth.file", "")
 	f("auth.anonymous", "auto")
 	f("auth.loopback", "auto")
+	f("auth.hosts", "")
 	f("peer.cacert", "")
 	f("peer.cert", "")
 	f("peer.key", "")
@@ -175,6 +176,8 @@ func TestLayersPrecedence(t *testing.T) {
 			return [3]string{"tcp://10.0.0.0/8", "default", "default,ipc:///run/"}
 		case k.kind.word == "roles":
 			return [3]string{"query", "none", "metrics,peer"}
+		case k.path == "auth.hosts":
+			return [3]string{"file.example", "env", "flag,10.0.0.1"}
 		case k.kind.list:
 			return [3]string{"http://file", "http://env", "http://flag,https://flag/2"}
 		}

@@ -95,6 +95,12 @@ type Auth struct {
 	//
 	// Default: what operators need; nothing once there are credentials
 	Loopback []string `yaml:"loopback" kind:"roles" default:"auto" reload:"yes"`
+
+	// names besides localhost, 127.0.0.0/8 and ::1, without port, by which clients without credentials may ask at a
+	// loopback address. Add what a proxy on this machine passes on as Host; other names are refused with 403
+	//
+	// Default: a web page can point its own domain at this machine
+	Hosts []string `yaml:"hosts" kind:"hosts" reload:"yes"`
 }
 
 // TLS is that of the listeners. Its files are read again when they change.

@@ -78,6 +78,7 @@ func policyOf(c *config.Config) (p access.Policy, err error) {
 		}
 	}
 	p.Anonymous, p.Loopback = rolesOf(c.Auth.Anonymous, anonymous), rolesOf(c.Auth.Loopback, loopback)
+	p.Hosts = c.Auth.Hosts
 	p.Limits = access.Limits{Requests: c.Limits.ClientRequests, Bytes: c.Limits.ClientBytes, Changes: c.Limits.ClientChanges}
 	return p, nil
 }

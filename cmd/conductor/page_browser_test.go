@@ -22,7 +22,7 @@ import (
 )
 
 // startBrowser starts a headless Chromium, whose tabs are opened in its context.
-func startBrowser(t *testing.T) context.Context {
+func startBrowser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
 	program := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -38,7 +38,7 @@ func startBrowser(t *testing.T) context.Context {
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox)
 	}
-	allocator, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	allocator, stop := chromedp.NewExecAllocator(context.Background(), append(options, more...)...)
 	t.Cleanup(stop)
 	browser, end := chromedp.NewContext(allocator)
 	t.Cleanup(end)

@@ -2,11 +2,14 @@ package access
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -150,12 +153,18 @@ func TestDefaultDeny(t *testing.T) {
 	}
 }
 
+// reached returns a request as if it had reached the server at an address.
+func reached(r *http.Request, at string) *http.Request {
+	addr := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(at))
+	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(addr)))
+}
+
 // TestForwardedAddressesCountForNothing asks from another machine with the headers that proxies set.
 func TestForwardedAddressesCountForNothing(t *testing.T) {
 	h := guarded(Policy{Anonymous: Query, Loopback: Admin})
 	for address, want := range map[string]int{"203.0.113.9:4711": 403, "127.0.0.1:4711": 200, "[::1]:4711": 200,
 		"[::ffff:127.0.0.1]:1": 200, "": 403, "localhost:1": 403} {
-		r := httptest.NewRequest("GET", "/metrics", nil)
+		r := reached(httptest.NewRequest("GET", "/metrics", nil), "127.0.0.1:13333")
 		r.RemoteAddr = address
 		for _, name := range []string{"X-Forwarded-For", "X-Real-Ip", "Forwarded", "True-Client-Ip", "X-Client-Ip"} {
 			r.Header.Set(name, "127.0.0.1")
@@ -174,7 +183,7 @@ func TestPageIsOpenWhereClientsHaveCredentials(t *testing.T) {
 	must.Succeed(t, err)
 	f := func(p Policy, address string, want int) {
 		t.Helper()
-		r := httptest.NewRequest("GET", "/ui", nil)
+		r := reached(httptest.NewRequest("GET", "/ui", nil), "127.0.0.1:13333")
 		r.RemoteAddr, r.Host = address, "localhost"
 		w := httptest.NewRecorder()
 		if guarded(p).ServeHTTP(w, r); w.Code != want {
@@ -188,28 +197,112 @@ func TestPageIsOpenWhereClientsHaveCredentials(t *testing.T) {
 	f(Policy{Credentials: known}, "127.0.0.1:1", 200)
 }
 
-// TestNamesOfOthersAreNotLocal asks from the same machine under names that a web page's owner can
-// point at it, so that a browser there asks for the page's own origin.
-func TestNamesOfOthersAreNotLocal(t *testing.T) {
-	h := guarded(Policy{Anonymous: Query, Loopback: Admin})
-	for name, want := range map[string]int{
-		"127.0.0.1:13333": 200, "[::1]:13333": 200, "[::1]": 200, "localhost": 200, "LOCALHOST:1": 200, "localhost.:1": 200,
-		"a.localhost:1": 200, "conductor-0:13333": 200, "": 200, "192.0.2.1": 200,
-		"rebind.example": 403, "rebind.example:13333": 403, "rebind.example.:13333": 403, "127.0.0.1.rebind.example": 403,
-		"xlocalhost.example": 403, "localhost.example": 403,
+// TestNamesOfLoopback asks by the names that a browser sends, at a loopback address and at another one. A web page's owner
+// can point a domain of his at this machine, and none of the names of loopback.
+func TestNamesOfLoopback(t *testing.T) {
+	h := guarded(Policy{Anonymous: Query, Loopback: Admin, Hosts: []string{"Conductor.Example.", "proxy", "[2001:db8::1]"}})
+	ask := func(method, path, host, at, from string, header ...string) (int, string) {
+		r := reached(httptest.NewRequest(method, path, nil), at)
+		r.RemoteAddr, r.Host = from, host
+		r.Header.Set("Content-Type", "application/json")
+		for i := 0; i+1 < len(header); i += 2 {
+			r.Header.Add(header[i], header[i+1])
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	const here, there = "127.0.0.1:13333", "192.0.2.1:13333"
+	for name, who := range map[string]string{
+		"127.0.0.1:13333": "local", "127.0.0.1": "local", "127.255.3.4:1": "local", "127.0.0.1.:1": "local", "[::1]:13333": "local",
+		"[::1]": "local", "[0:0:0:0:0:0:0:1]:1": "local", "[::ffff:127.0.0.1]:1": "local", "localhost": "local", "LOCALHOST:1": "local",
+		"localhost.:1": "local", "": "local",
+		"conductor.example": "named", "CONDUCTOR.example.:80": "named", "proxy:13333": "named", "[2001:DB8::1]:443": "named",
+		"rebind.example": "", "rebind.example:13333": "", "rebind.example.:13333": "", "127.0.0.1.rebind.example": "",
+		"localhost.rebind.example": "", "a.localhost": "", "xlocalhost": "", "localhost..": "", "conductor-0:13333": "", "192.0.2.1": "",
+		"0.0.0.0:13333": "", "[::]:13333": "", "128.0.0.1": "", "a.conductor.example": "", "conductor.example.net": "", "null": "",
+		"rebind.example@127.0.0.1": "", "127.0.0.1, rebind.example": "", "[::1]rebind.example": "", "[::1": "", "::1:13333": "",
+		"[]": "", ":13333": "",
 	} {
-		for _, target := range []string{"GET /metrics", "POST /register"} {
+		for _, target := range []string{"GET /health", "GET /metrics", "POST /query", "POST /register", "GET /new", "GET /nowhere"} {
 			method, path, _ := strings.Cut(target, " ")
-			r := httptest.NewRequest(method, path, nil)
-			r.RemoteAddr, r.Host = "127.0.0.1:4711", name
-			r.Header.Set("Content-Type", "application/json")
-			if name != "" {
-				r.Header.Set("Origin", "http://"+name)
+			want, elsewhere := map[string]int{"/health": 200, "/query": 200, "/new": 403, "/nowhere": 404}[path], 0
+			if elsewhere = want; want == 0 {
+				if want, elsewhere = 403, 403; who == "local" {
+					want = 200
+				}
 			}
-			w := httptest.NewRecorder()
-			if h.ServeHTTP(w, r); w.Code != want {
-				t.Errorf("%s as %q: %d, want %d", target, name, w.Code, want)
+			if who == "" {
+				want = 403
 			}
+			status, answer := ask(method, path, name, here, "127.0.0.1:4711")
+			foreign := strings.Contains(answer, "foreign_host") && strings.Contains(answer, "auth.hosts")
+			if status != want || foreign != (who == "") {
+				t.Errorf("%s as %q: %d %s, want %d", target, name, status, answer, want)
+			}
+			if status, _ := ask(method, path, name, there, "192.0.2.7:4711"); status != elsewhere {
+				t.Errorf("%s as %q from elsewhere: %d, want %d", target, name, status, elsewhere)
+			}
+		}
+	}
+	// A sidecar hands clients of others to the server at the address that they asked.
+	if status, _ := ask("GET", "/metrics", "localhost", there, "127.0.0.6:4711"); status != 403 {
+		t.Errorf("a client of a sidecar: %d", status)
+	}
+
+	change := func(host, at, from string, want int, header ...string) {
+		t.Helper()
+		if status, answer := ask("POST", "/register", host, at, from, header...); status != want {
+			t.Errorf("%s with %q: %d %s", host, header, status, answer)
+		}
+	}
+	const local = "127.0.0.1:4711"
+	h = guarded(Policy{Anonymous: Query | Register, Loopback: Admin, Hosts: []string{"conductor.example"}})
+	for _, site := range []string{"", "same-origin", "none"} { // a proxy may have put another Host
+		change("127.0.0.1:13333", here, local, 403, "Origin", "http://rebind.example:13333", "Sec-Fetch-Site", site)
+		change("127.0.0.1:13333", here, local, 403, "Origin", "null", "Sec-Fetch-Site", site)
+		change("", here, local, 403, "Origin", "null", "Sec-Fetch-Site", site)
+		change("", here, local, 403, "Origin", "file://", "Sec-Fetch-Site", site)
+		change("127.0.0.1:13333", here, local, 403, "Origin", "http://127.0.0.1:13333", "Origin", "null", "Sec-Fetch-Site", site)
+		change("rebind.example", there, "192.0.2.7:4711", 403, "Origin", "http://rebind.example", "Sec-Fetch-Site", site)
+		change("127.0.0.1:13333", here, local, 200, "Origin", "http://127.0.0.1:13333", "Sec-Fetch-Site", site)
+		change("conductor.example", here, local, 200, "Origin", "https://conductor.example", "Sec-Fetch-Site", site)
+		change("192.0.2.1:13333", there, "192.0.2.7:4711", 200, "Origin", "http://192.0.2.1:13333", "Sec-Fetch-Site", site)
+	}
+	change("localhost:13333", here, local, 403, "Origin", "http://localhost:3000")
+	change("localhost:13333", here, local, 403, "Sec-Fetch-Site", "cross-site")
+	change("localhost:13333", here, local, 200)
+	change("rebind.example", there, "192.0.2.7:4711", 200) // no browser asks so
+}
+
+// TestNamesWithCredentials asks by a name that the server does not know. A page does not know the token, and without roles
+// for clients without one it learns nothing.
+func TestNamesWithCredentials(t *testing.T) {
+	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	must.Succeed(t, err)
+	ask := func(p Policy, method, path, token string) int {
+		r := reached(httptest.NewRequest(method, path, nil), "127.0.0.1:13333")
+		r.RemoteAddr, r.Host = "127.0.0.1:4711", "conductor.example"
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		w := httptest.NewRecorder()
+		guarded(p).ServeHTTP(w, r)
+		return w.Code
+	}
+	closed, open := Policy{Credentials: known}, Policy{Credentials: known, Anonymous: Query}
+	for _, f := range []struct {
+		p                   Policy
+		method, path, token string
+		want                int
+	}{
+		{closed, "POST", "/query", "token", 200}, {closed, "POST", "/query", "", 401}, {closed, "GET", "/health", "", 200},
+		{closed, "GET", "/ui", "", 200}, {open, "POST", "/query", "token", 200}, {open, "POST", "/query", "", 403},
+		{open, "GET", "/health", "", 403}, {open, "POST", "/query", "wrong", 401},
+		{Policy{Anonymous: Query}, "POST", "/query", "token", 403},
+	} {
+		if got := ask(f.p, f.method, f.path, f.token); got != f.want {
+			t.Errorf("%s %s with %q: %d, want %d", f.method, f.path, f.token, got, f.want)
 		}
 	}
 }

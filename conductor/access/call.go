@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"net"
 	"net/http"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 type Call struct {
 	Method        string            // /package.Service/Method, "" over HTTP
 	Address       string            // host:port of the client
+	Reached       net.Addr          // of the server, where the client has reached it
 	Authority     string            // the name by which the server is asked
 	Authorization string            // header, or metadata, of the name authorization
 	Certificate   *x509.Certificate // of the client, verified; nil without one
@@ -50,7 +52,7 @@ func Refused(err error) int {
 }
 
 // Admit identifies the client of a call, and decides whether it may make the call. Calls that change something need no check
-// of their origin, because no web page can make one.
+// of their Origin: a web page cannot make one without asking first, and no answer to that lets it.
 func (a *Guard) Admit(call Call) (*Caller, error) {
 	p := a.policy.Load()
 	c, why := a.identifyCaller(p, call)
@@ -78,7 +80,7 @@ func (a *Guard) identifyCaller(p *policy, call Call) (*Caller, *refusal) {
 	if c.client, why = a.identifyClient(p, call); why == nil {
 		why = p.hasRole(c.rule, c.client)
 	}
-	if c.rule.open {
+	if c.rule.open && !why.isForHost() {
 		c.client, why = c.client.onOpenRoute(why), nil
 	}
 	if why == nil {

@@ -22,7 +22,9 @@ type Policy struct {
 	// Anonymous and Loopback are the roles of clients without credentials, the latter of those
 	// on the same machine. They have every tenant.
 	Anonymous, Loopback Roles
-	Limits              Limits
+	// Hosts are names by which clients without credentials may ask at a loopback address, besides those of loopback.
+	Hosts  []string
+	Limits Limits
 	// Credentials are the clients that are known; nil is a server without a file of them.
 	Credentials *Credentials
 }
@@ -30,6 +32,7 @@ type Policy struct {
 // policy is a Policy with what goes on under it.
 type policy struct {
 	anonymous, loopback *Client
+	hosts               map[string]bool // by hostName
 	credentials         *Credentials
 	limits              clientLimits
 }
@@ -65,7 +68,11 @@ func New(p Policy, log zerolog.Logger) *Guard {
 func (a *Guard) Use(p Policy) {
 	p.Anonymous = p.Anonymous.complete()
 	p.Loopback = (p.Loopback | p.Anonymous).complete()
-	next := &policy{anonymous: &Client{Roles: p.Anonymous}, loopback: &Client{Roles: p.Loopback}, credentials: p.Credentials}
+	next := &policy{anonymous: &Client{Roles: p.Anonymous}, loopback: &Client{Roles: p.Loopback}, credentials: p.Credentials,
+		hosts: make(map[string]bool)}
+	for _, name := range p.Hosts {
+		next.hosts[hostName(name)] = true
+	}
 	if old := a.policy.Load(); old != nil && old.limits.limits == p.Limits {
 		next.limits = old.limits
 	} else {
@@ -92,6 +99,9 @@ type refusal struct {
 	reason, text string
 }
 
+// isForHost reports whether a request is refused on every route, because of the name that it asks for.
+func (r *refusal) isForHost() bool { return r != nil && r.reason == reasonHost }
+
 var (
 	errToken    = &refusal{http.StatusUnauthorized, "unauthorized", "the token is not known"}
 	errNoToken  = &refusal{http.StatusUnauthorized, "unauthorized", "this needs a token: send Authorization: Bearer TOKEN"}
@@ -105,8 +115,9 @@ var (
 		http.StatusUnauthorized, "unauthorized",
 		"the credentials of the replica that sends the call on, or their roles, have been withdrawn",
 	}
-	errNoRule    = &refusal{http.StatusForbidden, "forbidden", "no rule allows this path"}
-	errOrigin    = &refusal{http.StatusForbidden, "cross_origin", "a web page of another origin may not ask for this"}
+	errNoRule = &refusal{http.StatusForbidden, "forbidden", "no rule allows this path"}
+	errOrigin = &refusal{http.StatusForbidden, "cross_origin", "a web page of another origin may not ask for this; auth.hosts has " +
+		"the names that the server's own page has behind a proxy"}
 	errPlainBody = &refusal{
 		http.StatusUnsupportedMediaType, "unsupported_content_type",
 		"Content-Type must be application/json or application/msgpack: browsers send other types for any web page",
@@ -115,12 +126,14 @@ var (
 
 // Check is the middleware of all routers.
 func (a *Guard) Check(g *gin.Context) {
-	pattern := g.FullPath()
+	pattern, p := g.FullPath(), a.policy.Load()
 	if pattern == "" {
+		if why := p.refuseHost(callOf(g.Request)); why != nil {
+			a.sendRefusal(g, why)
+		}
 		return // no route: the dialect says so
 	}
 	r, known := ruleOf(g.Request.Method, pattern)
-	p := a.policy.Load()
 	r.open = r.open || r.page && p.credentials != nil
 	client, why := a.identifyClient(p, callOf(g.Request))
 	forwarded := false
@@ -134,7 +147,7 @@ func (a *Guard) Check(g *gin.Context) {
 	default:
 		why = a.checkRequest(p, g, r, client)
 	}
-	if r.open {
+	if r.open && !why.isForHost() {
 		client, why = client.onOpenRoute(why), nil
 	}
 	var settle func()
@@ -196,6 +209,7 @@ func (c *Client) onOpenRoute(refused *refusal) *Client {
 // callOf returns the part of an HTTP request that identifies its client.
 func callOf(r *http.Request) Call {
 	who := Call{Address: r.RemoteAddr, Authority: r.Host, Authorization: r.Header.Get("Authorization")}
+	who.Reached, _ = r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		who.Certificate = r.TLS.PeerCertificates[0]
 	}
@@ -203,17 +217,20 @@ func callOf(r *http.Request) Call {
 }
 
 // identifyClient returns the client of a request. A request without credentials is the anonymous client's. If it comes from this
-// machine and asks for a name of this machine, it is the loopback client's. Credentials are looked up before
+// machine and asks for a name of loopback, it is the loopback client's; see mayAsk. Credentials are looked up before
 // attempts are counted: that costs less than it did to read the request, and a client with valid ones is
 // never refused because others at its address, all clients of an ingress, guess.
 func (a *Guard) identifyClient(p *policy, who Call) (*Client, *refusal) {
-	known, address := p.credentials, withoutPort(who.Address)
-	if known == nil || who.Authorization == "" && who.Certificate == nil {
-		if ip := net.ParseIP(address); p.loopback.Roles != p.anonymous.Roles && ip.IsLoopback() && isOwnName(who.Authority) {
+	if p.lacksCredentials(who) {
+		switch allowed, local := p.mayAsk(who); {
+		case !allowed:
+			return nil, errHost(who.Authority)
+		case local:
 			return p.loopback, nil
 		}
 		return p.anonymous, nil
 	}
+	known := p.credentials
 	var client *Client
 	why := errSubject
 	if who.Authorization != "" {
@@ -229,24 +246,10 @@ func (a *Guard) identifyClient(p *policy, who Call) (*Client, *refusal) {
 	if client != nil {
 		return client, nil
 	}
-	if a.attempts.Spend(server.Neighbourhood(address), 1, time.Now()) != nil {
+	if a.attempts.Spend(server.Neighbourhood(withoutPort(who.Address)), 1, time.Now()) != nil {
 		why = errAttempts
 	}
 	return nil, why
-}
-
-// isOwnName reports whether a Host header names this machine in a way that no owner of a domain
-// can: by an address, or by a name without a dot. A web page whose owner points its domain at
-// this machine is of the same origin to a browser here, whose requests come from this machine.
-func isOwnName(name string) bool {
-	if h, _, err := net.SplitHostPort(name); err == nil {
-		name = h
-	}
-	if net.ParseIP(strings.Trim(name, "[]")) != nil {
-		return true
-	}
-	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	return !strings.Contains(name, ".") || strings.HasSuffix(name, ".localhost")
 }
 
 // withoutPort returns the host of host:port.
@@ -264,7 +267,7 @@ func (a *Guard) checkRequest(p *policy, g *gin.Context, r rule, client *Client) 
 	switch {
 	case why != nil || !r.change:
 		return why
-	case a.origins.Check(g.Request) != nil:
+	case a.origins.Check(g.Request) != nil || !p.allowsOrigin(g.Request, client):
 		return errOrigin
 	case isPlainBody(g.Request.Header.Get("Content-Type")):
 		return errPlainBody
@@ -281,7 +284,8 @@ func (p *policy) hasRole(r rule, client *Client) *refusal {
 		}
 		text := "this needs the role " + r.role.String()
 		if client.Name == "" {
-			text += "; clients of other machines, and those that ask for a domain, have it if auth.anonymous or auth.file says so"
+			text += "; clients of other machines, and those that ask for a name of auth.hosts, have it if auth.anonymous or auth.file " +
+				"says so"
 		}
 		return &refusal{http.StatusForbidden, "forbidden", text}
 	case r.whole && !client.Tenants.All():

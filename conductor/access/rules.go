@@ -37,7 +37,7 @@ var rules = map[string]rule{
 	"GET /services":              {role: Query},
 	"GET /workers":               {role: Query},
 
-	"POST /grpc/:service/:method": {role: Query, forward: true}, // what replicas send on of gRPC
+	"POST /grpc/:service/:method": {role: Query, change: true, often: true, forward: true}, // what replicas send on of gRPC
 
 	"POST /routed":               {role: Query, change: true, often: true, forward: true},
 	"DELETE /routed/*id":         {role: Query, change: true, often: true, forward: true},

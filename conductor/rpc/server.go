@@ -208,7 +208,7 @@ func (s *Server) admit(ctx context.Context, info *tap.Info, p *peer.Peer, from n
 	}
 	call := access.Call{
 		Method: info.FullMethodName, Authority: first(info.Header, ":authority"), Authorization: first(info.Header, "authorization"),
-		Address: from.String(),
+		Address: from.String(), Reached: p.LocalAddr,
 	}
 	if t, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
 		call.Certificate = t.State.PeerCertificates[0]

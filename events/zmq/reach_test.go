@@ -36,7 +36,8 @@ func TestReaches(t *testing.T) {
 	}
 	for endpoint, rule := range map[string]string{"bind:tcp://*:7001": "bind:tcp://*:7001", "bind:tcp://[::1]:81": "bind:tcp://*:81",
 		"ipc:///run//secret/../x": "ipc:///run/x"} {
-		if err := CheckReach(r, endpoint); err == nil || !strings.HasSuffix(err.Error(), fmt.Sprintf("register.allow allows: add %q", rule)) {
+		want := fmt.Sprintf("register.allow allows: add %q", rule)
+		if err := CheckReach(r, endpoint); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v", endpoint, err)
 		}
 		must.Report(t, CheckReach(rulesOf(t, false, rule), endpoint))
