@@ -272,7 +272,7 @@ var table = []room{
 	// The same over gRPC, apart, so that clients over HTTP do not link it.
 	{dir: "client/rpc", rooms: []string{"api/kvconductor/v1", "client"}, modules: []string{grpc}, not: []string{"flag", "os"}},
 	// Code to copy: it knows what authors of routers know.
-	{dir: "examples/router", rooms: []string{"client"}},
+	{dir: "examples/router", rooms: []string{"client"}, modules: []string{"golang.org/x/net"}},
 	{dir: "compat/sglang", rooms: []string{"api/kvindexer/v1", "conductor", "conductor/access"}, modules: []string{grpc},
 		not: []string{"flag", "os", "net/http"}},
 	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/forward", "conductor/access", "conductor/body", "conductor/prompt",

@@ -2,18 +2,30 @@ package router
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"strconv"
+	"sync/atomic"
+	"time"
 )
 
-// maxBody bounds a request in bytes, and the answer of /tokenize.
-const maxBody = 16 << 20
+const (
+	// maxBody bounds a request in bytes, and the answer of /tokenize.
+	maxBody = 16 << 20
+	// maxBodies bounds the bodies of all requests that are read or under way, in bytes.
+	maxBodies = 1 << 30
+)
+
+// DefaultBodyTimeout is how long a client may take to send its body.
+const DefaultBodyTimeout = 30 * time.Second
 
 // RoutedTo is the header of an answer that says which worker it came from, such as engine-1/0.
 const RoutedTo = "X-Routed-To"
@@ -23,11 +35,20 @@ const RoutedTo = "X-Routed-To"
 // Text and messages become tokens at /tokenize of an engine, which vLLM has; a router with its own
 // tokenizer saves that call. Requests without a prompt, such as GET /v1/models, go to any worker.
 func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+	in := &countedReader{Reader: http.MaxBytesReader(w, req.Body, maxBody), all: &r.bodies}
+	defer in.release()
+	body, refused := r.readBody(w, in)
+	if req.Method == http.MethodConnect {
+		refused = &refusal{http.StatusMethodNotAllowed, "the router is no tunnel"}
+	}
+	if refused != nil {
+		http.Error(w, refused.text, refused.status)
 		return
 	}
+	// These are between the client and the router alone. Worker and router have a connection of their own.
+	req.Header.Del("Upgrade")
+	req.Header.Del("Expect")
+	req.Trailer = nil
 	tokens, refused, err := r.tokens(req, body)
 	switch {
 	case refused != nil:
@@ -52,6 +73,46 @@ type refusal struct {
 	status int
 	text   string
 }
+
+// readBody returns the body of a request, or why there is none.
+func (r *Router) readBody(w http.ResponseWriter, in io.Reader) ([]byte, *refusal) {
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Now().Add(cmp.Or(r.BodyTimeout, DefaultBodyTimeout)))
+	body, err := io.ReadAll(in)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case err == nil:
+		_ = connection.SetReadDeadline(time.Time{}) // else it is for what the server reads of the rest
+		return body, nil
+	case errors.As(err, &tooLarge):
+		return nil, &refusal{http.StatusRequestEntityTooLarge, err.Error()}
+	case errors.Is(err, errTooManyBodies):
+		return nil, &refusal{http.StatusServiceUnavailable, err.Error()}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, &refusal{http.StatusRequestTimeout, "the body took too long"}
+	}
+	return nil, &refusal{http.StatusBadRequest, "the body cannot be read: " + err.Error()}
+}
+
+var errTooManyBodies = errors.New("the router has too many requests in memory, try again")
+
+// countedReader counts what it has read among the bodies of all requests.
+type countedReader struct {
+	io.Reader
+	all  *atomic.Int64
+	read int64
+}
+
+func (c *countedReader) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.read += int64(n)
+	if c.all.Add(int64(n)) > maxBodies {
+		return n, errTooManyBodies
+	}
+	return n, err
+}
+
+func (c *countedReader) release() { c.all.Add(-c.read) }
 
 // tokens returns those of the prompt of a request, nil if it has no prompt.
 func (r *Router) tokens(req *http.Request, body []byte) (tokens []uint32, refused *refusal, err error) {
@@ -124,7 +185,8 @@ func (r *Router) any() (worker int, end func(bool)) {
 }
 
 // try calls send with one chosen worker after another until send reached one, the client has gone, or every
-// worker had its turn. It returns the last error.
+// worker had its turn. It returns the last error. A request that fails does not count against its worker, because it may be
+// the request's own fault: what counts is that the worker does not say that it is healthy.
 func (r *Router) try(ctx context.Context, choose func() (int, func(bool)), send func(int, func(bool)) error) (err error) {
 	for range r.Workers {
 		worker, end := choose()
@@ -135,7 +197,9 @@ func (r *Router) try(ctx context.Context, choose func() (int, func(bool)), send 
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		r.SetHealthy(worker, false)
+		if health(context.WithoutCancel(ctx), r.Workers[worker]) != nil {
+			r.SetHealthy(worker, false)
+		}
 	}
 	return err
 }
@@ -147,6 +211,7 @@ func (r *Router) forward(w http.ResponseWriter, req *http.Request, body []byte, 
 	(&httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to.URL)
+			p.Out.URL.Opaque = "" // of a request line such as GET http:x
 			p.SetXForwarded()
 			p.Out.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(to.Rank)) // vLLM's
 		},

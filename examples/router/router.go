@@ -23,6 +23,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"example.com/conductor/client"
@@ -62,7 +63,11 @@ type Router struct {
 	// learns how long each engine takes.
 	TTL time.Duration
 
+	// BodyTimeout bounds how long a client may take to send its body, DefaultBodyTimeout if it is 0.
+	BodyTimeout time.Duration
+
 	reports sync.WaitGroup // on their way to Conductor
+	bodies  atomic.Int64   // bytes of the requests that are read or under way
 
 	mu     sync.Mutex    // guards the rest
 	queued []float64     // work that each worker has not done yet, in tokens to compute

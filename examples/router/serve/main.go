@@ -11,11 +11,14 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/netutil"
 
 	"example.com/conductor/client"
 	"example.com/conductor/examples/router"
@@ -52,8 +55,20 @@ func main() {
 	}
 	go r.CheckHealth(context.Background(), time.Second)
 	log.Printf("the router listens on %s, in front of %d workers", *listen, len(r.Workers))
-	s := &http.Server{Addr: *listen, Handler: r, ReadHeaderTimeout: 10 * time.Second}
-	log.Fatal(s.ListenAndServe())
+	l, err := net.Listen("tcp", *listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(newServer(r).Serve(netutil.LimitListener(l, maxConnections)))
+}
+
+// maxConnections bounds the clients that are connected. Further ones wait until one of them leaves.
+const maxConnections = 4096
+
+// newServer returns a server that clients cannot hold up. Answers are streams, which may take as long as they like; the router
+// itself bounds bodies.
+func newServer(h http.Handler) *http.Server {
+	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 }
 
 // worker reads instance=url and instance/rank=url.

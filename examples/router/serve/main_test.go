@@ -5,6 +5,14 @@ import (
 	"testing"
 )
 
+// TestServerIsBounded: a client that connects and sends nothing, or headers without an end, does not stay.
+func TestServerIsBounded(t *testing.T) {
+	s := newServer(nil)
+	if s.ReadHeaderTimeout == 0 || s.IdleTimeout == 0 || s.MaxHeaderBytes == 0 || s.WriteTimeout != 0 {
+		t.Errorf("headers %s and %d bytes, idle %s, answers %s", s.ReadHeaderTimeout, s.MaxHeaderBytes, s.IdleTimeout, s.WriteTimeout)
+	}
+}
+
 func TestWorker(t *testing.T) {
 	f := func(text, want string) {
 		t.Helper()
