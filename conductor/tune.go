@@ -9,6 +9,7 @@ import (
 // Tunables are options that may change while the Conductor runs. See Options for the meaning.
 type Tunables struct {
 	MaxSources, MinSynced int
+	MaxSourcesBy          ingest.Room
 	// MaxTenantSources bounds the sources that clients register for one tenant, 0 for no bound.
 	MaxTenantSources int
 	SaltedOnly       bool
@@ -27,7 +28,8 @@ func (c *Conductor) Tune(t Tunables) {
 	c.meter.Tune(meter.Limits{MinSynced: t.MinSynced, Series: t.SourceSeries})
 	c.feedback.Tune(t.MaxError, t.SourceSeries)
 	c.matcher.HideUnsalted(t.SaltedOnly)
-	c.sources.Tune(ingest.Limits{MaxSources: t.MaxSources, MaxTenantSources: t.MaxTenantSources, MaxTokenID: t.MaxTokenID})
+	c.sources.Tune(ingest.Limits{MaxSources: t.MaxSources, MaxSourcesBy: t.MaxSourcesBy,
+		MaxTenantSources: t.MaxTenantSources, MaxTokenID: t.MaxTokenID})
 	if t.ExpectedBytes > 0 {
 		c.catalog.Expected().SetLimit(t.ExpectedBytes)
 	}

@@ -58,10 +58,11 @@ func requestBytes(limits config.Limits) int64 {
 
 // connectionBounds are the bounds of open connections, of all clients and of one address.
 func connectionBounds(limits config.Limits) (most, perAddress int) {
+	most = roomOf(limits).connections
 	if limits.ConnectionsPerAddress == config.AutoCount {
-		return fixed.Connections, (fixed.Connections + 3) / 4
+		return most, max((most+3)/4, min(most, fewConnections))
 	}
-	return fixed.Connections, limits.ConnectionsPerAddress
+	return most, limits.ConnectionsPerAddress
 }
 
 // queriesPerProcessor is how many queries are worked on at once for each processor. In

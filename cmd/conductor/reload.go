@@ -247,8 +247,9 @@ func (r *reaching) currentRules() *reach.Rules {
 
 // tunables are the settings of the Conductor that may change.
 func tunables(c *config.Config) conductor.Tunables {
+	room := roomOf(c.Limits)
 	return conductor.Tunables{
-		MaxSources: c.Limits.MaxSources, MaxTenantSources: c.Limits.MaxTenantSources, MinSynced: c.Ready.MinSources,
+		MaxSources: room.sources, MaxSourcesBy: room.by, MaxTenantSources: c.Limits.MaxTenantSources, MinSynced: c.Ready.MinSources,
 		SaltedOnly: c.Privacy.SaltedOnly, MaxTokenID: maxTokenID(c.Limits), MaxError: float64(c.Feedback.MaxError) / 100,
 	}
 }

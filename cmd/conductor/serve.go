@@ -23,6 +23,7 @@ import (
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/docs"
 	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/rpc"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/status"
@@ -327,7 +328,7 @@ func (s *serving) registerMetrics() {
 		memory.Collector{Meter: c.Meter()}, unclaimedMessages(s.sockets), accessLogLosses(s.accessLog),
 		c.Meter(), c.Meter().ExpectedCollector(), c.Meter().AgesCollector(), c.FeedbackTable(), s.targets,
 		s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.slots, s.budget,
-		&s.listeners.Connections, s.timing, s.calls, s.watches)
+		&s.listeners.Connections, s.timing, s.calls, s.watches, sourcesRoom{c.Sources()})
 	s.metrics.MustRegister(s.replicas.collectors()...)
 	if s.folder != nil {
 		s.metrics.MustRegister(s.folder)
@@ -392,6 +393,10 @@ func (s *serving) recoverSources() error {
 	for i, src := range s.cfg.Sources {
 		if err := s.sources.registerSource(src, false); err != nil {
 			path := fmt.Sprintf("sources[%d]", i)
+			if errors.Is(err, ingest.ErrTooManySources) { // those before it are followed
+				s.log.Error().Err(err).Str("source", src.Key().String()).Msg(path + " is left out")
+				continue
+			}
 			return fmt.Errorf("%s: %s: %w", s.loaded.Place(path), path, err)
 		}
 	}
@@ -444,6 +449,7 @@ func (s *serving) recoverBlocks(settling context.Context) bool {
 func (s *serving) runListeners(show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) {
 	s.life.onEnd("the limit of memory", memory.Keep(s.log))
 	tellIndexBytes(s.cfg.Index, s.log)
+	roomOf(s.cfg.Limits).tell(s.log)
 	logStart(s.loaded.File, &s.cfg, s.listeners, s.log)
 	if show != nil {
 		show(s.conductor, s.listeners, s.metrics)

@@ -93,6 +93,9 @@ func (a *Asked) ReportLearned(key registration.Key, text string) {
 // registered; 0 is no bound.
 func (a *Asked) SourceBounds() (all, ofTenant int) { return a.conductor.Sources().Bounds() }
 
+// TooManySources counts a target for which there is no room, and returns why.
+func (a *Asked) TooManySources(ofTenant bool) error { return a.conductor.Sources().TooMany(ofTenant) }
+
 // Sources returns the sources of all engines.
 func (a *Asked) Sources() (all []registration.Registration) {
 	a.mu.Lock()

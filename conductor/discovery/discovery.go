@@ -77,8 +77,10 @@ type Options struct {
 	// Bounds returns how many targets there may be, and how many of clients of one tenant; 0 is
 	// no bound.
 	Bounds func() (all, ofTenant int)
-	Now    func() time.Time // time.Now when nil
-	Log    zerolog.Logger
+	// TooMany counts a target beyond them, and returns why it is refused. It is set with Bounds.
+	TooMany func(ofTenant bool) error
+	Now     func() time.Time // time.Now when nil
+	Log     zerolog.Logger
 }
 
 // Manager follows targets.

@@ -495,7 +495,10 @@ func TestAnswersAreBounded(t *testing.T) {
 }
 
 func TestTargetsAreChecked(t *testing.T) {
-	f := newFleet(t, func(o *Options) { o.Bounds = func() (int, int) { return 1, 0 } })
+	f := newFleet(t, func(o *Options) {
+		o.Bounds = func() (int, int) { return 1, 0 }
+		o.TooMany = func(bool) error { return ingest.ErrTooManySources }
+	})
 	bad := func(field string, change func(*Target)) {
 		t.Helper()
 		target := Target{URL: "http://h", Registration: registration.Registration{Instance: "e"}}

@@ -2,14 +2,12 @@ package discovery
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"net/url"
 	"reflect"
 	"slices"
 	"strings"
 
-	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -150,10 +148,8 @@ func (m *Manager) admitTarget(t *Target) error {
 	switch {
 	case !tenantFull && (all <= 0 || len(m.targets) < all) || m.giveWay(t, tenantFull):
 		return nil
-	case tenantFull:
-		return fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", ingest.ErrTooManySources, ofTenant)
 	}
-	return ingest.ErrTooManySources
+	return m.opts.TooMany(tenantFull)
 }
 
 // giveWay ends the newest target that gives way to t, of its tenant where that has too many. It

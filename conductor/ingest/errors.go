@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"errors"
+	"fmt"
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/registration"
@@ -15,8 +16,10 @@ var (
 	ErrNotFound = errors.New("service not found")
 	// ErrPast: a replay alone fills these Sources.
 	ErrPast = errors.New("this is a recorded past; sources come from the journal alone")
-	// ErrTooManySources: limits.max_sources is reached.
+	// ErrTooManySources: limits.max_sources is reached, or what this process has room for.
 	ErrTooManySources = errors.New("too many registered sources")
+	// ErrTenantFull is an ErrTooManySources: limits.max_tenant_sources is reached.
+	ErrTenantFull = fmt.Errorf("%w for its tenant", ErrTooManySources)
 )
 
 // observedBy returns a registration as the doctor of its source needs it.

@@ -42,9 +42,19 @@ type shared struct {
 // Limits are the options of Sources that may change while they run.
 type Limits struct {
 	MaxSources       int    // registered ones, 0 for no bound
+	MaxSourcesBy     Room   // what MaxSources comes from
 	MaxTenantSources int    // those that clients register for one tenant, 0 for no bound
 	MaxTokenID       uint32 // of events, 0 for no bound
 }
+
+// Room is what leaves room for fewer sources than limits.max_sources allows. The zero value is limits.max_sources itself.
+type Room struct {
+	Reason string // label reason of conductor_sources_refused_total
+	Text   string // what there is, and what it is enough for
+}
+
+// reasonMaxSources is the Reason of limits.max_sources, reasonTenant that of limits.max_tenant_sources.
+const reasonMaxSources, reasonTenant = "max_sources", "tenant"
 
 // Sources has the sources that are registered, and those that a recovery brought. It starts and stops them, and
 // hands on what one of them finds out about others.
@@ -63,6 +73,9 @@ type Sources struct {
 	leaving   map[*Source]bool                     // removed, and not yet retired; guarded by mu
 	groups    fleetGroups                          // for metrics; guarded by mu
 	closed    bool                                 // guarded by mu
+
+	refusing sync.Mutex        // taken after mu
+	refused  map[string]uint64 // registrations for which there was no room, by reason; guarded by refusing
 
 	watching           sync.Once
 	stopWatch, watched chan struct{} // end watch; it has ended

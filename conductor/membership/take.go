@@ -41,10 +41,10 @@ func (g *Registry) takeEntries() {
 			err = nil
 		}
 		switch err = g.takeEntry(n, rank[n].givesWay, err); {
-		case err == ingest.ErrTooManySources:
-			full[""] = err
-		case errors.Is(err, ingest.ErrTooManySources):
+		case errors.Is(err, ingest.ErrTenantFull):
 			full[n.Tenant] = err
+		case errors.Is(err, ingest.ErrTooManySources):
+			full[""] = err
 		}
 	}
 }

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
+)
+
+// TestRoom holds what open files and memory are enough for.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	f := func(files int, bytes int64, sources, connections int, reason string) {
+		t.Helper()
+		got := roomFor(config.Default().Limits, files, bytes)
+		if got.sources != sources || got.connections != connections || got.by.Reason != reason {
+			t.Errorf("%d open files and %d MiB: %d sources, %d connections, %q, want %d, %d, %q", files, bytes>>20, got.sources,
+				got.connections, got.by.Reason, sources, connections, reason)
+		}
+		if got.sources+got.connections+min(ownFiles, files/3) > files {
+			t.Errorf("%d open files: %d sources and %d connections are too many", files, got.sources, got.connections)
+		}
+	}
+	f(1<<20, 0, 10_000, fixed.Connections, "")
+	f(1<<20, 4<<30, 10_000, fixed.Connections, "")
+	f(64, 4<<30, 21, 22, reasonFiles)
+	f(1024, 4<<30, 464, 464, reasonFiles)
+	f(1<<20, 256<<20, 2234, fixed.Connections, reasonMemory)
+	f(1024, 16<<20, 139, 789, reasonMemory)
+	f(1024, 128<<20, 464, 464, reasonFiles)
+	f(24_000, 4<<30, 10_000, 13_904, "")
+}
+
+// limitFiles lets a command have so many open files at most.
+func limitFiles(cmd *exec.Cmd, files int) {
+	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, files)}, cmd.Args...)
+	cmd.Path = "/bin/sh"
+}
+
+// TestFewOpenFiles registers more sources at a server than its open files are enough for, none of whose engines ever says
+// anything. Those beyond are refused, and every new connection of a client is answered.
+func TestFewOpenFiles(t *testing.T) {
+	t.Parallel()
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	must.Succeed(t, err)
+	defer mute.Close()
+	go func() {
+		for {
+			c, err := mute.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+		}
+	}()
+	sources := ""
+	for i := range 30 {
+		sources += fmt.Sprintf("- {instance_id: s%d, endpoint: 'tcp://%s', type: vLLM, modelname: m, block_size: 16, dp_rank: 0}\n", i,
+			mute.Addr())
+	}
+	cmd := serveCommandLine(t, "sources:\n"+sources)
+	limitFiles(cmd, 64)
+	p := startCommand(t, cmd)
+	for _, want := range []string{"fewer sources than limits.max_sources: the limit of 64 open files is enough for 21 sources",
+		"sources[29] is left out", `"sources":21,"connections":22`} {
+		if !strings.Contains(p.said, want) {
+			t.Errorf("the log has no %q:\n%s", want, p.said)
+		}
+	}
+	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for i := range 40 {
+		body := fmt.Sprintf(`{"endpoint":"tcp://%s","replay_endpoint":"tcp://%[1]s","type":"vLLM","modelname":"m","instance_id":"i%d",`+
+			`"block_size":16,"dp_rank":0}`, mute.Addr(), i)
+		resp, err := fresh.Post(p.url+"/register", "application/json", strings.NewReader(body))
+		must.Succeed(t, err)
+		text, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "limit of 64 open files") {
+			t.Fatalf("registration %d: %d %s", i, resp.StatusCode, text)
+		}
+	}
+	_, text := get(p.url + "/metrics")
+	for _, want := range []string{`conductor_sources_refused_total{reason="open_files"} 49`, "conductor_sources_limit 21"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics have no %s", want)
+		}
+	}
+	for range 100 {
+		resp, err := fresh.Get(p.url + "/health")
+		must.Succeed(t, err)
+		resp.Body.Close()
+	}
+}
