@@ -67,15 +67,16 @@ func TestClientsCostNoWorker(t *testing.T) {
 		request string
 		status  int // 0: any
 	}{
-		"a strange Upgrade":                {post + sized + "Connection: Upgrade\r\nUpgrade: \x80\xff\r\n\r\n" + prompt, 200},
-		"an Upgrade":                       {post + sized + "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + prompt, 200},
-		"an Expect":                        {post + sized + "Expect: 100-continue\r\n\r\n" + prompt, 100},
-		"TE":                               {post + sized + "Connection: TE\r\nTE: trailers, gzip\r\n\r\n" + prompt, 200},
-		"headers between neighbors":        {post + sized + "Connection: Host, Content-Length, X-A\r\nX-A: 1\r\nKeep-Alive: x\r\n\r\n" + prompt, 200},
-		"a header of odd bytes":            {post + sized + "X-A: \xff\xfe\tb\r\n\r\n" + prompt, 200},
-		"a header of control bytes":        {post + sized + "X-A: \x01\r\n\r\n" + prompt, 400},
-		"a large header":                   {post + sized + "X-A: " + strings.Repeat("x", 256<<10) + "\r\n\r\n" + prompt, 0},
-		"a trailer":                        {post + "Transfer-Encoding: chunked\r\nTrailer: X-A\r\n\r\n12\r\n" + prompt + "\r\n0\r\nX-A: \x01\r\n\r\n", 0},
+		"a strange Upgrade":         {post + sized + "Connection: Upgrade\r\nUpgrade: \x80\xff\r\n\r\n" + prompt, 200},
+		"an Upgrade":                {post + sized + "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + prompt, 200},
+		"an Expect":                 {post + sized + "Expect: 100-continue\r\n\r\n" + prompt, 100},
+		"TE":                        {post + sized + "Connection: TE\r\nTE: trailers, gzip\r\n\r\n" + prompt, 200},
+		"headers between neighbors": {post + sized + "Connection: Host, X-A\r\nX-A: 1\r\nKeep-Alive: x\r\n\r\n" + prompt, 200},
+		"a header of odd bytes":     {post + sized + "X-A: \xff\xfe\tb\r\n\r\n" + prompt, 200},
+		"a header of control bytes": {post + sized + "X-A: \x01\r\n\r\n" + prompt, 400},
+		"a large header":            {post + sized + "X-A: " + strings.Repeat("x", 256<<10) + "\r\n\r\n" + prompt, 0},
+		"a trailer": {post + "Transfer-Encoding: chunked\r\nTrailer: X-A\r\n\r\n12\r\n" + prompt +
+			"\r\n0\r\nX-A: \x01\r\n\r\n", 0},
 		"a chunk that is none":             {post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
 		"a tunnel":                         {"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", 405},
 		"a target that is no path":         {"GET http:x HTTP/1.1\r\nHost: x\r\n\r\n", 0},
