@@ -273,7 +273,9 @@ type Peer struct {
 	// file of that certificate's key
 	Key string `yaml:"key"`
 
-	// file of the token that this server sends to other replicas; it needs the role peer there
+	// file of the token that this server sends to other replicas; it needs the role peer there. All replicas of a store need
+	// the same one, because they ask nothing of a replica that does not prove that it knows it. Further lines are
+	// tokens that prove as much, while you replace the token
 	TokenFile string `yaml:"token_file"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/membership"
 	"example.com/conductor/config"
 	"example.com/conductor/history/peer"
 )
@@ -158,15 +160,38 @@ func (g *gate) watchFiles(life *lifecycle) {
 
 // peerClient returns the client that asks peers.
 func peerClient(loaded *config.Loaded) (*http.Client, error) {
-	p := loaded.Config.Peer
 	plain := peer.PlainClient()
-	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile},
-		plain.Transport.(*http.Transport))
+	to, err := peerTransport(loaded, plain.Transport.(*http.Transport))
 	if err != nil {
-		return nil, fmt.Errorf("peer: %w", err)
+		return nil, err
 	}
 	plain.Transport = to
 	return plain, nil
+}
+
+// peerTransport returns what carries requests to peers and other replicas. The token goes to the peers of the settings alone,
+// until trustReplicas adds replicas: clients and the store may name any address as well.
+func peerTransport(loaded *config.Loaded, base *http.Transport) (*access.Transport, error) {
+	p := loaded.Config.Peer
+	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile}, base)
+	if err != nil {
+		return nil, fmt.Errorf("peer: %w", err)
+	}
+	trustReplicas(to, loaded, nil)
+	return to, nil
+}
+
+// trustReplicas lets the token go to the peers of the settings, and to the replicas of a group that have proved that they
+// know it.
+func trustReplicas(to *access.Transport, loaded *config.Loaded, members *membership.Group) {
+	peers := make(map[membership.Origin]bool)
+	for _, peer := range loaded.Config.Dynamo.Peers {
+		peers[membership.OriginOf(peer)] = true
+	}
+	to.SendTokenTo(func(u *url.URL) bool {
+		at := membership.Origin{Scheme: u.Scheme, Host: u.Host}
+		return peers[at] || members != nil && members.Believes(at)
+	})
 }
 
 // warnOfExpiry says at the start that a certificate is about to end.

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/membership"
@@ -32,8 +33,9 @@ type replicas struct {
 
 // newReplicas connects this server with the others. Close what it returns, even with an error.
 func newReplicas(s *serving) (r *replicas, err error) {
-	r = &replicas{stop: func() {}, members: newGroup(&s.cfg, s.store, s.listeners, s.log)}
+	r = &replicas{stop: func() {}, members: newGroup(s, s.asking.Transport.(*access.Transport))}
 	if r.members != nil {
+		trustReplicas(s.asking.Transport.(*access.Transport), s.loaded, r.members)
 		r.registry = membership.NewRegistry(membership.RegistryConfig{
 			Group: r.members, Conductor: s.conductor, Targets: s.targets, Log: s.log,
 		})

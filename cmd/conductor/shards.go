@@ -1,12 +1,10 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/rpc"
 	"example.com/conductor/conductor/scope"
@@ -19,12 +17,11 @@ const forwardTimeout = 2 * time.Second
 
 // followShards lets this server follow the sources of its shards alone.
 func (r *replicas) followShards(s *serving) error {
-	p := s.cfg.Peer
-	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile},
-		cluster.NewTransport())
+	to, err := peerTransport(s.loaded, cluster.NewTransport())
 	if err != nil {
-		return fmt.Errorf("peer: %w", err)
+		return err
 	}
+	trustReplicas(to, s.loaded, r.members)
 	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: forwardTimeout, Failed: r.members.BeatSoon,
 		Log: s.log})
 	r.shards = cluster.New(cluster.Config{

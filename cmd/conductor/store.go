@@ -8,8 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/server"
@@ -69,14 +67,17 @@ func storeTLS(cfg config.Store) (*tls.Config, error) {
 	return secured, nil
 }
 
-// newGroup makes this server a replica of those that share a store, nil if there is none.
-func newGroup(cfg *config.Config, shared *store.Store, web *server.Servers, log zerolog.Logger) *membership.Group {
-	if shared == nil {
+// newGroup makes this server a replica of those that share a store, nil if there is none. asking has the token by which
+// replicas know each other.
+func newGroup(s *serving, asking *access.Transport) *membership.Group {
+	if s.store == nil {
 		return nil
 	}
+	cfg := &s.cfg
 	return membership.New(membership.Config{
-		Store: shared, Log: log,
-		Replica: membership.Replica{URL: advertisedURL(cfg, web), Started: time.Now(), Version: version, Weight: float64(cfg.Store.Weight)},
+		Store: s.store, Log: s.log, Tokens: asking.Tokens,
+		Replica: membership.Replica{URL: advertisedURL(cfg, s.listeners), Started: time.Now(), Version: version,
+			Weight: float64(cfg.Store.Weight)},
 	})
 }
 

@@ -1,13 +1,20 @@
 package main
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"example.com/conductor/config"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
 )
@@ -86,5 +93,76 @@ func TestNewerStoreIsLeftAlone(t *testing.T) {
 	must.Succeed(t, err)
 	if len(keys) != 1 {
 		t.Errorf("the store has %q", keys)
+	}
+}
+
+// TestForgedReplicaGetsNoToken lets a server start whose store names a replica that somebody has written there: it is asked
+// nothing, as it starts, when routers report, and as a peer that a client has registered. A replica that has the same
+// token is asked.
+func TestForgedReplicaGetsNoToken(t *testing.T) {
+	t.Parallel()
+	shared, asked := redistest.Start(t), make(chan string, 100)
+	forged := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.URL.Path + " " + r.Header.Get("Authorization")
+	}))
+	defer forged.Close()
+	dir := t.TempDir()
+	token, credentials := filepath.Join(dir, "token"), filepath.Join(dir, "credentials.yaml")
+	must.Succeed(t, os.WriteFile(token, []byte("secret-of-the-replicas\nthe-one-before\n"), 0o600))
+	digest := sha256.Sum256([]byte("secret-of-the-replicas"))
+	must.Succeed(t, os.WriteFile(credentials, fmt.Appendf(nil,
+		"tokens: [{name: replicas, sha256: %x, roles: [peer, query], tenants: ['*']}]\n", digest), 0o600))
+	settings := fmt.Sprintf("store: {url: '%s'}\nauth: {file: %s, loopback: [query, register, metrics, admin]}\npeer: {token_file: %s}\n",
+		shared.URL(), credentials, token)
+	client := redis.NewClient(&redis.Options{Addr: shared.Addr})
+	defer client.Close()
+	lease := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "forged"}
+	must.Succeed(t, client.ZAdd(t.Context(), "kvconductor:{default}:replicas", lease).Err())
+	must.Succeed(t, client.HSet(t.Context(), "kvconductor:{default}:says", "forged", `{"id":"forged","url":"`+forged.URL+
+		`","started":"2020-01-01T00:00:00Z","version":"1","weight":1}`).Err())
+	one, other := serveProcess(t, settings), serveProcess(t, settings)
+	for _, p := range []*process{one, other} {
+		eventually(t, "the replicas do not know each other", func() (string, bool) {
+			return p.log(), metric(p, "conductor_replicas") == 2 && metric(p, "conductor_replicas_unproven") == 1
+		})
+	}
+	post(t, one.url+"/register", registered("e", "127.0.0.1:9"), 200)
+	follow(t, []*process{one, other}, "e")
+	eventually(t, "no report is mirrored", func() (string, bool) {
+		post(t, one.url+"/routed",
+			`{"model":"m","block_size":16,"instance_id":"e","token_ids":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`, 200)
+		_, text := get(one.url + "/metrics")
+		return text, metric(one, `conductor_reports_mirrored_total{result="delivered"}`) > 0
+	})
+	select {
+	case request := <-asked:
+		t.Errorf("the forged replica is asked: %s", request)
+	default:
+	}
+	if !strings.Contains(one.log(), "do not prove that they know the token of peer.token_file") {
+		t.Errorf("the log does not tell of it:\n%s", one.log())
+	}
+}
+
+// TestTokenGoesToKnownPeers asks a peer of the settings, and one that a client may have registered.
+func TestTokenGoesToKnownPeers(t *testing.T) {
+	t.Parallel()
+	got := make(chan string, 1)
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Authorization") })
+	known, other := httptest.NewServer(handler), httptest.NewServer(handler)
+	defer known.Close()
+	defer other.Close()
+	token := filepath.Join(t.TempDir(), "token")
+	must.Succeed(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	client, err := peerClient(&config.Loaded{Config: config.Config{Dynamo: config.DynamoDialect{Peers: []string{known.URL + "/"}},
+		Peer: config.Peer{TokenFile: token}}})
+	must.Succeed(t, err)
+	for url, want := range map[string]string{known.URL: "Bearer secret", other.URL: ""} {
+		resp, err := client.Get(url + "/admin/digest")
+		must.Succeed(t, err)
+		resp.Body.Close()
+		if sent := <-got; sent != want {
+			t.Errorf("%s is sent %q, not %q", url, sent, want)
+		}
 	}
 }

@@ -101,7 +101,7 @@ func targetsOf(all []discovery.State) []watch.Target {
 func storeOf(members *membership.Group) *watch.Store {
 	st, now := members.Status(), time.Now()
 	out := &watch.Store{Address: members.Store().Address(), Up: st.Up, Since: st.Since.UTC(), Error: st.Error, Lost: st.Lost,
-		Members: []watch.Member{}}
+		Unproven: len(st.Unproven), Members: []watch.Member{}}
 	for _, r := range st.Replicas {
 		m := watch.Member{ID: r.ID, URL: r.URL, Self: r.ID == members.ID(), Version: r.Version, Weight: r.Weight, Started: r.Started.UTC()}
 		m.Lease = max(r.Expires.Sub(now), 0).Seconds()

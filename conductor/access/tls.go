@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -97,7 +98,7 @@ func Authorities(path string) (*x509.CertPool, error) {
 type ClientFiles struct {
 	CACert    string // authorities of servers, instead of the system's
 	Cert, Key string // the certificate of the client
-	TokenFile string // sent as a bearer token
+	TokenFile string // its first line is sent as a bearer token
 }
 
 // Transport sends requests with what ClientFiles have. It reads files that have changed before
@@ -106,10 +107,11 @@ type Transport struct {
 	files ClientFiles
 	base  *http.Transport
 
-	mu    sync.Mutex
-	stamp string          // guarded by mu
-	now   *http.Transport // guarded by mu
-	token string          // guarded by mu
+	mu     sync.Mutex
+	stamp  string              // guarded by mu
+	now    *http.Transport     // guarded by mu
+	tokens []string            // lines of TokenFile; guarded by mu
+	trusts func(*url.URL) bool // guarded by mu
 }
 
 // NewTransport returns a Transport. base has all other settings. It returns the error of a file.
@@ -122,58 +124,78 @@ func NewTransport(files ClientFiles, base *http.Transport) (*Transport, error) {
 	return t, err
 }
 
-// readFiles returns a transport and a token from the files as they are now.
-func (t *Transport) readFiles() (*http.Transport, string, error) {
+// SendTokenTo lets the token go only to the URLs for which trusts returns true. Requests to others have none. Without it
+// all get the token.
+func (t *Transport) SendTokenTo(trusts func(*url.URL) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.trusts = trusts
+}
+
+// Tokens returns the lines of TokenFile: the token that is sent, and behind it others that this client knows. While the file
+// cannot be read they are those from before.
+func (t *Transport) Tokens() []string {
+	t.readFiles() // requests have its error
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.tokens
+}
+
+// readFiles returns a transport and the tokens from the files as they are now.
+func (t *Transport) readFiles() (*http.Transport, []string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := &t.files
 	stamp := Stamp(f.CACert, f.Cert, f.Key, f.TokenFile)
 	if t.now != nil && stamp == t.stamp {
-		return t.now, t.token, nil
+		return t.now, t.tokens, nil
 	}
-	shown, token := &tls.Config{MinVersion: tls.VersionTLS12}, ""
+	shown, tokens := &tls.Config{MinVersion: tls.VersionTLS12}, []string(nil)
 	var err error
 	if f.CACert != "" {
 		if shown.RootCAs, err = Authorities(f.CACert); err != nil {
-			return nil, "", err
+			return nil, nil, err
 		}
 	}
 	if f.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 		if err != nil {
-			return nil, "", err
+			return nil, nil, err
 		}
 		shown.Certificates = []tls.Certificate{pair}
 	}
 	if f.TokenFile != "" {
 		text, err := os.ReadFile(f.TokenFile)
 		if err != nil {
-			return nil, "", err
+			return nil, nil, err
 		}
-		if token = strings.TrimSpace(string(text)); token == "" {
-			return nil, "", fmt.Errorf("%s: the file is empty", f.TokenFile)
+		if tokens = strings.Fields(string(text)); len(tokens) == 0 {
+			return nil, nil, fmt.Errorf("%s: the file is empty", f.TokenFile)
 		}
 	}
 	if t.now != nil {
 		t.now.CloseIdleConnections()
 	}
-	t.now, t.token, t.stamp = t.base.Clone(), token, stamp
+	t.now, t.tokens, t.stamp = t.base.Clone(), tokens, stamp
 	t.now.TLSClientConfig = shown
-	return t.now, token, nil
+	return t.now, tokens, nil
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	to, token, err := t.readFiles()
+	to, tokens, err := t.readFiles()
 	if err != nil {
 		if r.Body != nil {
 			r.Body.Close()
 		}
 		return nil, err
 	}
-	if token != "" {
+	t.mu.Lock()
+	trusts := t.trusts
+	t.mu.Unlock()
+	if len(tokens) > 0 && (trusts == nil || trusts(r.URL)) {
 		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Authorization", "Bearer "+tokens[0])
 	}
 	return to.RoundTrip(r)
 }

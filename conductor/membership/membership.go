@@ -52,6 +52,9 @@ type Replica struct {
 	Weight float64 `json:"weight"`
 	// Facts are what parts of the server add, by their name.
 	Facts map[string]json.RawMessage `json:"facts,omitempty"`
+	// Signed is when it proved that it knows the token of the replicas, in ms since 1970, by the clock of the store; 0 for
+	// a replica without a token. See proof.go.
+	Signed int64 `json:"signed,omitempty"`
 	// Expires is the end of its lease, by the clock of the server that reads it.
 	Expires time.Time `json:"-"`
 }
@@ -64,12 +67,14 @@ type Status struct {
 	Refused  bool      // the store has a layout that is too new: it is left alone
 	Run      string    // id of the contents of the store
 	Lost     uint64    // how often the store had lost what it was told
-	Replicas []Replica // alive, this one included, ordered by ID
+	Replicas []Replica // alive, this one included, ordered by ID; with a token only those that prove that they know it
+	Unproven []Replica // the others, which are asked nothing
 	Revision int64     // of the registry: it grows with each change
 	Beats    uint64    // that were answered
 	Due      uint64    // of Beats, those that were not hastened: one in each Pause
 
-	clock storeClock
+	clock   storeClock
+	origins map[Origin]bool // of Replicas
 }
 
 // Config is what a Group is made of.
@@ -78,6 +83,9 @@ type Config struct {
 	// Replica is this one; ID is drawn where it is "".
 	Replica Replica
 	Log     zerolog.Logger
+	// Tokens returns the token of the replicas, and behind it others that prove as much while it is replaced. Without one,
+	// or if it is nil, whatever the store says of replicas is believed.
+	Tokens func() []string
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Lease is how long this replica counts as alive after a beat; 0 is Lease. Tests have longer ones.
@@ -94,6 +102,8 @@ type Group struct {
 	parts    map[string]func() json.RawMessage // set before the first beat
 	soon     chan struct{}                     // has a value once a beat is asked for
 	pause    time.Duration                     // Pause, but in tests
+
+	complained time.Time // when logUnproven logged; owned by Run
 
 	mu      sync.Mutex
 	status  Status        // guarded by mu
@@ -203,6 +213,12 @@ return {ARGV[1], redis.call('GET', KEYS[2]), before, redis.call('GET', KEYS[6]) 
 	clock[1] * 1000000 + clock[2], redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')}
 `)
 
+// readingClock returns the time of the store, in microseconds since 1970. Its key leads to the node that has the others.
+var readingClock = redis.NewScript(`
+local clock = redis.call('TIME')
+return clock[1] * 1000000 + clock[2]
+`)
+
 // leaving gives a lease back. KEYS are the leases, what replicas say and their beats; ARGV is the replica.
 var leaving = redis.NewScript(`
 redis.call('ZREM', KEYS[1], ARGV[1])
@@ -235,6 +251,7 @@ func (g *Group) Beat(ctx context.Context) {
 		status.Error = g.cfg.Store.Refusal(slices.MaxFunc([]time.Time{status.Since, now.Add(-refusedFor)}, time.Time.Compare))
 	}
 	g.logChanges(&before, &status)
+	g.logUnproven(&status)
 	g.status = status
 	close(g.changed)
 	g.changed = make(chan struct{})
@@ -278,13 +295,28 @@ func (g *Group) sendBeat(ctx context.Context) (Status, error) {
 	for name, facts := range g.parts {
 		me.Facts[name] = facts()
 	}
-	says, err := json.Marshal(me)
-	if err != nil {
-		return Status{}, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.Store.Timeout())
 	defer cancel()
 	key, before := g.cfg.Store.Key, g.Status()
+	tokens, clock := g.tokens(), before.clock
+	if len(tokens) > 0 {
+		if !before.Up { // no beat has read this clock
+			micros, err := readingClock.Run(ctx, g.cfg.Store.Client(), []string{key("run")}).Int64()
+			if err != nil {
+				return Status{}, err
+			}
+			clock = storeClock{here: g.cfg.Now(), there: time.UnixMicro(micros)}
+		}
+		me.Signed = clock.timeOf(g.cfg.Now()).UnixMilli()
+	}
+	text, err := json.Marshal(me)
+	if err != nil {
+		return Status{}, err
+	}
+	says := string(text)
+	if len(tokens) > 0 {
+		says = sign(tokens[0], key("says"), says)
+	}
 	g.beat++
 	sent := g.cfg.Now()
 	answer, err := beating.Run(ctx, g.cfg.Store.Client(), []string{key("version"), key("run"), key("replicas"), key("says"), key("beats"),
@@ -305,16 +337,22 @@ func (g *Group) sendBeat(ctx context.Context) (Status, error) {
 		now.Due++
 	}
 	var last uint64
-	var clock time.Time
-	if now.Run, last, now.Revision, now.Replicas, clock, err = parseAnswer(answer, answered); err != nil {
+	var all []said
+	var there time.Time
+	if now.Run, last, now.Revision, all, there, err = parseAnswer(answer, answered); err != nil {
 		return Status{}, err
 	}
-	now.clock = now.clock.read(sent, answered, clock)
+	now.clock = now.clock.read(sent, answered, there)
+	now.Replicas, now.Unproven = g.splitProven(all, there)
 	if before.Run != "" && (now.Run != before.Run || last != 0 && last < g.answered || now.Revision < before.Revision) {
 		now.Lost++
 	}
 	g.answered = g.beat
 	g.awaitReplicas(&before, &now)
+	now.origins = make(map[Origin]bool, len(now.Replicas))
+	for i := range now.Replicas {
+		now.origins[OriginOf(now.Replicas[i].URL)] = true
+	}
 	return now, nil
 }
 
@@ -337,6 +375,12 @@ func (g *Group) awaitReplicas(before, now *Status) {
 	slices.SortFunc(now.Replicas, byID)
 }
 
+// said is what a replica says of itself, and its text in the store.
+type said struct {
+	Replica
+	text string
+}
+
 // same reports whether two states are of one replica.
 func (r Replica) same(as Replica) bool { return r.ID == as.ID }
 
@@ -345,7 +389,7 @@ func byID(a, b Replica) int { return strings.Compare(a.ID, b.ID) }
 // parseAnswer reads the answer of a beat: the layout, the run, the beat of this replica that the store
 // beat before (0 for none), the revision, what the replicas say, the time of the store and the ends
 // of the leases.
-func parseAnswer(answer []any, at time.Time) (run string, last uint64, revision int64, all []Replica, clock time.Time, err error) {
+func parseAnswer(answer []any, at time.Time) (run string, last uint64, revision int64, all []said, clock time.Time, err error) {
 	if len(answer) != 7 {
 		return "", 0, 0, nil, clock, fmt.Errorf("a beat is answered by %d values", len(answer))
 	}
@@ -367,9 +411,9 @@ func parseAnswer(answer []any, at time.Time) (run string, last uint64, revision 
 			continue // of a replica of another version: it is nothing to this one
 		}
 		r.Expires = at.Add(time.Duration(ends[r.ID]-clock.UnixMilli()) * time.Millisecond)
-		all = append(all, r)
+		all = append(all, said{r, fmt.Sprint(text)})
 	}
-	slices.SortFunc(all, byID)
+	slices.SortFunc(all, func(a, b said) int { return byID(a.Replica, b.Replica) })
 	return run, last, revision, all, clock, nil
 }
 

@@ -39,7 +39,9 @@ type Store struct {
 	Since   time.Time `json:"since"` // of Up
 	Error   string    `json:"error"` // of the last beat, "" for none
 	Lost    uint64    `json:"lost"`  // how often it had lost what it was told
-	Members []Member  `json:"replicas"`
+	// Unproven is how many replicas in the store do not prove that they know the token of this one.
+	Unproven int      `json:"unproven"`
+	Members  []Member `json:"replicas"`
 }
 
 // Member is a replica that shares the store.
