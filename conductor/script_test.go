@@ -238,8 +238,12 @@ func (b *bench) register(a args) string {
 		"block_size": a.number("block_size", 16), "dp_rank": a.number("rank", 0),
 		"tenant_id": a.get("tenant", ""), "lora_name": a.get("lora", ""), "additionalsalt": a.get("salt", ""),
 	}
-	if a.get("replay", "yes") == "yes" {
+	switch replay := a.get("replay", "yes"); replay {
+	case "no":
+	case "yes":
 		body["replay_endpoint"] = endpoint(a) + "/replay"
+	default:
+		body["replay_endpoint"] = replay
 	}
 	if word, ok := a.keys["events"]; ok { // then an endpoint is there if it is named
 		body["events"] = word

@@ -207,6 +207,9 @@ const (
 	ForeignConnection Reason = "foreign_connection"
 	// Of a message while several publishers send over one connection.
 	Storm Reason = "restart_storm"
+	// ForeignReplay is of replies that contradict live batches, OddNumber of replies whose number the publisher cannot have reached.
+	ForeignReplay Reason = "foreign_replay"
+	OddNumber     Reason = "odd_number"
 
 	// Of one event; its siblings are kept.
 	BadEvent    Reason = "bad_event"    // a shape no publisher uses

@@ -105,6 +105,8 @@ func adviceOnBound(s *client.Service, unclaimed []topicRow) string {
 var adviceOfReason = map[string]string{
 	stream.ReasonStorm: "several publishers send over one connection, so answers have nothing of them: the finding restart_storm says " +
 		"what to do",
+	stream.ReasonForeign: "blocks from before are not known, so answers are too short: the finding foreign_replay says whose replay " +
+		"service was asked",
 	stream.ReasonUnusable: "most messages of the publisher cannot be used, so answers have nothing of them: the finding " +
 		"unusable_messages says what they look like",
 }

@@ -84,6 +84,7 @@ func (d *Doctor) Reset() {
 	d.unremoved, d.neverFrom = nil, nil
 	d.Findings.withdrawWhere(func(code string) bool {
 		return code != FindingRank && code != FindingAlias && code != FindingFeedback && code != FindingUnusable && code != FindingStorm &&
+			code != FindingForeignReplay &&
 			!(code == FindingCopies && d.full) && !(code == FindingProfile && d.reg.Pool)
 	})
 }

@@ -48,6 +48,8 @@ const (
 	FindingVersion = "unknown_version"
 	// FindingStorm: several publishers send over the connection of the source.
 	FindingStorm = "restart_storm"
+	// FindingForeignReplay: the replay service of the source is another engine's.
+	FindingForeignReplay = "foreign_replay"
 	// FindingUnusable: most of the last messages cannot be used.
 	FindingUnusable = "unusable_messages"
 	// FindingEventGap: a stream of standardized events left numbers out.

@@ -30,6 +30,7 @@ var severityOf = map[string]Severity{
 	FindingStale:          Error,
 	FindingUnusable:       Error,
 	FindingStorm:          Error,
+	FindingForeignReplay:  Error,
 	FindingParents:        Error,
 	FindingAdapter:        Error,
 	FindingAlias:          Error,

@@ -166,6 +166,19 @@ func observeStorm(s *Source, state stream.State, reason string) {
 	}
 }
 
+// observeReplay reports whether the replay service is another engine's.
+func observeReplay(s *Source) {
+	if !s.feed.Status().ForeignReplay {
+		s.doctor.Findings.Withdraw(doctor.FindingForeignReplay)
+		return
+	}
+	s.doctor.Findings.Report(doctor.FindingForeignReplay,
+		"the replay service at %s has not the batches that come from %s, so it is another engine's or another rank's: what it told is "+
+			"dropped, and blocks from before are not known; register the replay_endpoint that belongs to the endpoint",
+		s.Registration.ReplayEndpoint, s.Registration.Endpoint)
+	s.logFindings()
+}
+
 // observeSnapshots reports whether the engine gives no snapshot to a source that lacks history.
 func observeSnapshots(s *Source) {
 	st := s.feed.Status()

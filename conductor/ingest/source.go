@@ -95,6 +95,7 @@ func (s *Source) onState(state stream.State, reason string) {
 	s.tape.RecordState(string(state), reason)
 	observeUsable(s, state, reason)
 	observeStorm(s, state, reason)
+	observeReplay(s)
 	s.states.Change(state, reason)
 	if state == stream.Synced {
 		s.guard(s.holdings.dropUnverified)

@@ -1,6 +1,6 @@
 package stream
 
-// Reasons of State Partial; storm.go has one more, ReasonStorm.
+// Reasons of State Partial; storm.go, unusable.go and evidence.go have one more each.
 const (
 	// The publisher cannot replay and its first batch was not seen, or nothing
 	// was seen since the connection was lost.
@@ -58,6 +58,24 @@ func (t *completeness) noteWhole() {
 	t.lost, t.probe = "", probePlan{}
 }
 
+// blameReplay makes a foreign replay service the reason of what no replay has brought.
+func (t *completeness) blameReplay() {
+	for _, why := range []*string{&t.lost, &t.tail} {
+		switch *why {
+		case ReasonUnknown, ReasonOverrun, ReasonGap, ReasonTimeout:
+			*why = ReasonForeign
+		}
+	}
+}
+
+// reasonWithoutReplay is why nothing is known of what came while there was no connection.
+func (t *completeness) reasonWithoutReplay(foreign bool) string {
+	if foreign {
+		return ReasonForeign
+	}
+	return ReasonUnknown
+}
+
 // lossReason is why a gap cannot be filled. has: something was consumed before it.
 func (t *completeness) lossReason(has bool) string {
 	switch {
@@ -93,12 +111,12 @@ func (t *completeness) partialReason() string {
 	return t.tail
 }
 
-// historyReason is why the batches up to the watermark are not all there, or not all of one
+// historyReasonOf returns why the batches up to the watermark are not all there, or not all of one
 // lifetime, "" if they are. What may follow them, the tail, is no part of it; nor does it
 // matter whether there is a connection, except that the end of one casts doubt on a replay
 // boundary. It goes into snapshots of the index and from there into a Mark, so that a peer
 // which takes the blocks over takes the doubt over with them.
-func (m *machine) historyReason() string {
+func historyReasonOf(m *machine) string {
 	switch t := &m.completeness; {
 	case m.storm.active:
 		return ReasonStorm

@@ -20,6 +20,7 @@ type consumed struct {
 	id       events.PublisherID // of the latest batch consumed that has one; zero: none had
 	prints   fingerprints
 	overtook uint64 // sequence+1 of the last batch consumed from a replay on this connection
+	run      uint64 // the first batch of the run without a hole that ends with it
 }
 
 // isForeign reports whether a batch is of another lifetime than those consumed, by its id. It
@@ -45,6 +46,18 @@ func (c *consumed) compareBatch(it *queuedBatch) (same, known bool) {
 	}
 	return c.prints.compareBytes(it.seq, it.payload)
 }
+
+// noteReplayed notes a batch consumed from a replay.
+func (c *consumed) noteReplayed(seq uint64) {
+	if c.overtook != seq {
+		c.run = seq
+	}
+	c.overtook = seq + 1
+}
+
+// wasOvertaken reports whether a replay has brought a batch of this number before the live connection. In a hole of the replay it has
+// not.
+func (c *consumed) wasOvertaken(seq uint64) bool { return c.run <= seq && seq < c.overtook }
 
 // reset forgets everything, as a new epoch begins. first is the number of the publisher's
 // first batch.

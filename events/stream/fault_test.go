@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,7 @@ type faults struct {
 	hole     int // some replies in the middle are lost
 	behead   int // the first replies are lost
 	scramble int // replies are doubled and swapped
+	odd      int // some replies have numbers far above the publisher's
 }
 
 var profiles = map[string]faults{
@@ -60,6 +62,7 @@ var profiles = map[string]faults{
 	"hostile, short": {replay: true, ring: 12, drop: 10, repeat: 10, swap: 10, ignore: 10, truncate: 10, cut: 10, hole: 10, behead: 10,
 		scramble: 10},
 	"hostile, no replay": {drop: 3, repeat: 10, swap: 3},
+	"odd numbers":        {replay: true, ring: 1 << 20, drop: 10, ignore: 5, truncate: 5, cut: 5, hole: 5, odd: 50},
 	// Publishers that name their lifetimes.
 	"ids, no replay": {ids: 100, drop: 1, repeat: 10},
 	"ids at times":   {ids: 60, anon: 7, replay: true, ring: 1 << 20, drop: 10, ignore: 10, truncate: 20, cut: 20, hole: 20},
@@ -200,6 +203,12 @@ func (tr *trial) replies(from uint64, replies [][][]byte) [][][]byte {
 		kind, replies = "with a hole", append(replies[:at:at], replies[at+1+tr.spoil.IntN(n-at-1):]...)
 	case tr.chance(tr.spoil, tr.f.behead):
 		kind, replies = "beheaded", replies[tr.spoil.IntN(n):]
+	case tr.chance(tr.spoil, tr.f.odd):
+		kind = "with odd numbers"
+		for range 1 + tr.spoil.IntN(3) {
+			odd := [][]byte{{}, streamtest.EncodeSequence(1<<40 + uint64(tr.spoil.IntN(3))), []byte("9 9 +odd")}
+			replies = slices.Insert(slices.Clone(replies), tr.spoil.IntN(len(replies)), odd)
+		}
 	case tr.chance(tr.spoil, tr.f.scramble):
 		kind = "scrambled"
 		for range 3 {

@@ -128,7 +128,7 @@ func fuzzMachine(t *testing.T, in []byte, snapshots bool) {
 	}
 	if in[0]&8 != 0 {
 		mark := markAt(fmt.Sprint(in[0]>>4&7), []string{"", "copied"}[in[0]>>7])
-		r.m.resumeBehind(mark, 1+uint64(in[0]>>2&1))
+		mark.resumeMachine(r.m, 1+uint64(in[0]>>2&1))
 		follow.resume(mark)
 	}
 	for in = in[1:]; len(in) >= 2; in = in[2:] {
@@ -176,9 +176,9 @@ func fuzzMachine(t *testing.T, in []byte, snapshots bool) {
 		if r.m.epoch == epoch && r.m.consumed.id != id && id != (events.PublisherID{}) {
 			t.Fatalf("batches of publishers %q and %q are of one epoch", id, r.m.consumed.id)
 		}
-		state, _ := r.m.currentState()
+		state, _ := stateOf(r.m)
 		must.Succeed(t, follow.claim(state))
-		must.Succeed(t, follow.claimHistory(r.m.historyReason()))
+		must.Succeed(t, follow.claimHistory(historyReasonOf(r.m)))
 	}
 }
 

@@ -19,6 +19,8 @@ func (m *machine) handleGap(now time.Time) bool {
 	}
 	probing := m.replay.kind == askProbe && m.completeness.probe.from == probeStart && !m.completeness.probe.supersedes(m.replay.anchor)
 	switch {
+	case m.evidence.foreign:
+		m.giveUpGap(ReasonForeign)
 	case !m.cfg.canReplay:
 		m.giveUpGap(m.completeness.lossReason(m.consumed.started))
 	case m.held.firstBatch().seq < m.silentBelow, probing, m.servicePause.isActive(now) && m.completeness.lost != "":

@@ -107,8 +107,24 @@ func emptySlice[T any](s []T) []T {
 	return s[:0]
 }
 
-// lastSequence returns the highest sequence held.
-func (h *heldBatches) lastSequence() uint64 { return h.items[len(h.items)-1].seq }
+// lastSequence returns the highest sequence held, 0 if nothing is.
+func (h *heldBatches) lastSequence() uint64 {
+	if h.count() == 0 {
+		return 0
+	}
+	return h.items[len(h.items)-1].seq
+}
+
+// keepLiveOnly drops the batches that came from a replay.
+func (h *heldBatches) keepLiveOnly() {
+	all := h.items[h.off:]
+	h.dropAll()
+	for _, it := range all {
+		if !it.replayed {
+			h.addBatch(it)
+		}
+	}
+}
 
 func (h *heldBatches) dropAll() { *h = heldBatches{} }
 

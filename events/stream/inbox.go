@@ -250,12 +250,12 @@ func (s *Stream) takeInput() (input, bool) {
 func (s *Stream) countHeld(next *input) {
 	r := &s.machine.snapshots // what it keeps is mostly held as well
 	s.status.heldLen, s.status.heldBytes = max(s.machine.held.count(), len(r.kept)), max(s.machine.held.bytes, r.bytes)
-	s.status.fillBytes = 0
+	s.status.fillBytes = s.machine.evidence.bytes
 	if r.reply != nil {
-		s.status.fillBytes = r.reply.bytes
+		s.status.fillBytes += r.reply.bytes
 	}
 	if next != nil && next.snapshot != nil {
-		s.status.fillBytes = next.snapshot.bytes
+		s.status.fillBytes += next.snapshot.bytes
 	}
 	if s.machine.held.count() > 0 {
 		s.status.heldAt = s.machine.held.firstBatch().at

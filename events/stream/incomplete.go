@@ -15,8 +15,8 @@ func (s *Stream) MarkIncomplete(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.inHand.kind != 0 {
-		s.inHand.history = s.machine.historyReason()
+		s.inHand.history = historyReasonOf(s.machine)
 		return
 	}
-	s.status.st.History = s.machine.historyReason()
+	s.status.st.History = historyReasonOf(s.machine)
 }

@@ -15,7 +15,7 @@ func TestDoubtOutlastsClears(t *testing.T) {
 		p := streamtest.NewPublisher()
 		var heard []reportedState
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, OnState: func(state State, reason string) {
-			heard = append(heard, reportedState{state, reason})
+			heard = append(heard, reportedState{state: state, reason: reason})
 		}})
 		defer s.Close()
 		synctest.Wait()
@@ -62,7 +62,8 @@ func TestDoubtOutlastsClears(t *testing.T) {
 		s.MarkApplied()
 		want(Partial, ReasonUnknown, ReasonUnknown)
 		if want := []reportedState{
-			{Synced, ""}, {Partial, why}, {Synced, ""}, {Partial, why}, {Partial, ReasonGap}, {Partial, why}, {Partial, ReasonUnknown},
+			{state: Synced}, {state: Partial, reason: why}, {state: Synced}, {state: Partial, reason: why},
+			{state: Partial, reason: ReasonGap}, {state: Partial, reason: why}, {state: Partial, reason: ReasonUnknown},
 		}; !slices.Equal(heard, want) {
 			t.Errorf("told %v, want %v", heard, want)
 		}

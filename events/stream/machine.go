@@ -50,7 +50,7 @@ type machineConfig struct {
 // Its parts own what they judge by, and know nothing of the machine: consumed (what of the sequence was
 // handed out), held (what waits), replay and boundary (the replay wanted), snapshots (the same for
 // snapshots), completeness (what is missing), servicePause, restartPace and storm (when to leave a
-// publisher alone), peerMark (what was taken over from a peer) and usability. What they want done
+// publisher alone), peerMark (what was taken over from a peer), evidence (whose the replay service is) and usability. What they want done
 // goes into out.
 //
 // Invariants:
@@ -77,14 +77,14 @@ type machine struct {
 	usability recentMessages
 
 	connected bool
-	connects  uint64    // connections so far
-	heard     uint64    // sequence+1 of the last live batch on this connection; 0: none arrived
-	unsure    bool      // this connection's slow-joiner window is not checked yet
-	checkAt   time.Time // when to check it, zero: not now
+	connects  uint64 // connections so far
+	heard     uint64 // sequence+1 of the last live batch on this connection; 0: none arrived
 
+	secondLook   secondLook
 	replay       replayRequest
 	boundary     replayBoundary
 	requests     uint64 // attempts numbered so far
+	evidence     evidence
 	restartPace  restartPace
 	storm        storm
 	servicePause servicePause
@@ -142,6 +142,7 @@ func newMachine(cfg machineConfig) *machine {
 	m.counts.dropped = make(map[events.Reason]uint64)
 	m.snapshots.timeout, m.snapshots.keepLen, m.snapshots.keepBytes = cfg.snapshotTimeout, cfg.keepLen, cfg.keepBytes
 	m.snapshots.failed = make(map[string]uint64)
+	m.evidence.canReplay, m.evidence.maxLen, m.evidence.maxSize = cfg.canReplay, cfg.keepLen, cfg.keepBytes
 	m.completeness.beginCompleteness(cfg.canReplay)
 	return m
 }
@@ -186,9 +187,17 @@ func (m *machine) handleInput(in input, now time.Time) {
 		case inReplayStart:
 			m.replay.startPatience(now.Add(m.cfg.timeout))
 		case inReplay:
-			m.acceptReply(queuedBatch{message: in.message, at: in.at, replayed: true}, now)
+			m.replay.deadline = now.Add(m.cfg.timeout)
+			it := queuedBatch{message: in.message, at: in.at, replayed: true}
+			if !m.replay.holdBack(it, &m.consumed, m.throttled, m.counts.dropped) {
+				m.acceptReply(it, now)
+			}
 		case inReplayEnd:
-			m.endReplay(now)
+			if m.replay.head.passed || len(m.replay.head.items) == 0 {
+				m.endReplay(now)
+				break
+			}
+			m.replay.head.passed, m.replay.head.ended = true, true
 		case inReplayCut:
 			if in.bad {
 				m.failed = in.text
@@ -225,7 +234,7 @@ func (m *machine) handleInput(in input, now time.Time) {
 // batch by batch, after the reset. A new connection has no such backlog, and the replay that
 // follows brings what is true now.
 func (m *machine) relinkIfBehind() {
-	if m.throttled && m.cfg.canReplay {
+	if m.throttled && m.evidence.canAsk() {
 		m.out.orderRelink()
 	}
 }
@@ -243,15 +252,15 @@ func (m *machine) beginConnection(at time.Time) {
 	m.endConnection(at)
 	m.connects++
 	m.restartPace, m.usability, m.storm = restartPace{}, recentMessages{}, storm{} // another process may be behind this connection
-	m.connected, m.heard, m.consumed.overtook, m.unsure = true, 0, 0, m.cfg.canReplay
+	m.connected, m.heard, m.consumed.overtook, m.secondLook.unsure = true, 0, 0, m.evidence.canAsk()
 	m.peerMark.beginConnectionAt(m.connects, m.consumed.last)
 	m.snapshots.liveID = events.PublisherID{}
 	switch {
 	case m.cfg.canSnapshot && !m.consumed.started:
 		m.snapshots.planFirstRequest(at, 0, m.heard > 0, &m.out)
-	case !m.cfg.canReplay:
+	case !m.evidence.canAsk():
 		if m.consumed.started {
-			m.completeness.tail = ReasonUnknown
+			m.completeness.tail = m.completeness.reasonWithoutReplay(m.evidence.foreign)
 		}
 	case m.consumed.started:
 		m.startReplay(askVerify)
@@ -265,7 +274,8 @@ func (m *machine) beginConnection(at time.Time) {
 // in the second case, and the order in which the two are found out is not ours to choose: a
 // process that dies sends its last batches, closes, and its successor listens at once.
 func (m *machine) endConnection(at time.Time) {
-	m.connected, m.checkAt = false, time.Time{}
+	m.connected, m.secondLook.at = false, time.Time{}
+	m.evidence.endConnection(at)
 	m.boundary.endIfOutlived(at)
 	m.replay.cancelReplay(&m.out)
 	m.snapshots.cancelRequest(&m.out)
@@ -296,7 +306,7 @@ func (m *machine) endConnection(at time.Time) {
 func (m *machine) acceptLive(it queuedBatch, now time.Time) {
 	before := m.heard
 	m.snapshots.noteLiveBatch(&it, now)
-	m.heard, m.checkAt = it.seq+1, time.Time{}
+	m.heard, m.secondLook.at = it.seq+1, time.Time{}
 	if m.detectStorm(&it, now) {
 		return
 	}
@@ -307,8 +317,10 @@ func (m *machine) acceptLive(it queuedBatch, now time.Time) {
 	old := m.consumed.started && it.seq < m.consumed.next
 	held := m.held.findBatch(it.seq)
 	known := held != nil && held.isSameBatch(&it)
+	remembered := true
 	if old {
-		same, remembered := m.consumed.compareBatch(&it)
+		var same bool
+		same, remembered = m.consumed.compareBatch(&it)
 		switch {
 		case same:
 			if m.peerMark.meetBatch(it.seq) && m.consumed.last == m.peerMark.mark {
@@ -317,8 +329,9 @@ func (m *machine) acceptLive(it queuedBatch, now time.Time) {
 		case !remembered:
 			// A replay may be thousands of batches ahead of a live connection that is not
 			// read. What it overtook ascends, and a restart would end the connection.
-			same = m.peerMark.coversBatch(it) || before <= it.seq && it.seq < m.consumed.overtook
+			same = m.peerMark.coversBatch(it) || before <= it.seq && m.consumed.wasOvertaken(it.seq)
 		}
+		m.evidence.noteReturn(&it, before, same, remembered, m.peerMark.open)
 		known = known || same
 	}
 	if known {
@@ -326,8 +339,12 @@ func (m *machine) acceptLive(it queuedBatch, now time.Time) {
 		return
 	}
 	if old || held != nil || m.consumed.isForeign(&it) {
-		m.held.dropAll()
-		m.beginLifetime(reasonRestart, now)
+		// Live numbers that ascend contradict only what a replay told. One that the replay passed over shows that its last one was odd.
+		byReplay := it.seq >= before && (m.evidence.unproven || held != nil && held.replayed)
+		if byReplay && !remembered {
+			m.counts.dropped[events.OddNumber]++
+		}
+		m.judgeContradiction(it.seq, byReplay && remembered, now)
 	}
 	// A replay decides whose the batch is; without one, the number that fits proves nothing.
 	// The connection may have skipped the batch at a mark that was taken over from a peer.
@@ -353,6 +370,27 @@ func (m *machine) acceptLive(it queuedBatch, now time.Time) {
 // lifetime's. Only then does the lowest batch held have its turn: it is next, or there is a
 // gap before it.
 func (m *machine) nextStep(now time.Time) (step Step, at time.Time, ok bool) {
+	for {
+		if step, at, ok = m.nextReadyStep(now); ok {
+			return step, at, ok
+		}
+		epoch := m.epoch
+		switch it, end := m.replay.head.takeNext(); {
+		case it != nil:
+			m.acceptReply(*it, now)
+		case end:
+			m.endReplay(now)
+		default:
+			return Step{}, time.Time{}, false
+		}
+		if m.epoch != epoch {
+			m.relinkIfBehind()
+		}
+	}
+}
+
+// nextReadyStep is nextStep without the replies that were held back (replyHead).
+func (m *machine) nextReadyStep(now time.Time) (step Step, at time.Time, ok bool) {
 	for {
 		if len(m.out.resets) > 0 {
 			step, m.out.resets = m.out.resets[0], m.out.resets[1:]
@@ -385,7 +423,12 @@ func (m *machine) nextStep(now time.Time) (step Step, at time.Time, ok bool) {
 		// A batch that was held while the stream knew no publisher id may turn out to be
 		// another process's, once a replayed batch has told the id.
 		if head.seq <= m.consumed.next && m.consumed.isForeign(head) {
-			m.beginLifetime(reasonRestart, now) // it waited while the id was unknown
+			// It waited while the id was unknown.
+			if head.replayed || !m.evidence.unproven {
+				m.beginLifetime(reasonRestart, now)
+			} else {
+				m.judgeContradiction(head.seq, true, now)
+			}
 			m.relinkIfBehind()
 			continue
 		}
@@ -481,13 +524,20 @@ func (m *machine) consumeBatch(it *queuedBatch) {
 	m.consumed.last = newFingerprint(it.seq, it.payload)
 	m.consumed.prints.addFingerprint(m.consumed.last)
 	m.consumed.started, m.consumed.next = true, it.seq+1
+	if !it.replayed && m.evidence.unproven && m.consumed.isProven(it) {
+		m.evidence.agree() // the replays named the lifetime that the live batch names
+	}
 	if it.id != (events.PublisherID{}) {
 		m.consumed.id = it.id
 	}
 	if it.replayed {
-		m.consumed.overtook = it.seq + 1
+		m.consumed.noteReplayed(it.seq)
+		m.evidence.unproven = !m.evidence.agreed
 		m.replay.progress = m.replay.holdsBatches()
 		return
+	}
+	if m.evidence.trusted = true; m.cfg.canReplay {
+		m.evidence.noteLive(it, m.consumed.last)
 	}
 	m.completeness.noteNothingBehind()
 	// A live batch was handed out and nothing is held, so everything from here on comes live: a replay has nothing to add.
@@ -537,5 +587,9 @@ func (m *machine) beginEpoch(reason string) {
 	m.consumed.reset(m.cfg.firstSeq)
 	m.boundary, m.peerMark = replayBoundary{}, inheritedMark{}
 	m.silentBelow = 0
+	m.evidence.beginEpoch()
 	m.completeness.beginCompleteness(m.cfg.canReplay)
+	if m.evidence.foreign {
+		m.completeness.lost = ReasonForeign
+	}
 }

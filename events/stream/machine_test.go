@@ -220,7 +220,7 @@ func (r *rig) do(op string) {
 		r.early, _ = strconv.ParseUint(op[len("early"):], 10, 64)
 	case strings.HasPrefix(op, "have"):
 		text, why, _ := strings.Cut(op[len("have"):], "?")
-		r.m.resumeBehind(markAt(text, why), max(r.early, 1))
+		markAt(text, why).resumeMachine(r.m, max(r.early, 1))
 	case op[0] == 'r':
 		batch(inReplay, op[1:])
 	default:
@@ -235,7 +235,7 @@ func (r *rig) script(ops string) string {
 		r.do(op)
 		r.pass(0) // a request may be due now
 	}
-	state, reason := r.m.currentState()
+	state, reason := stateOf(r.m)
 	if reason != "" {
 		state += State(":" + reason)
 	}
@@ -302,8 +302,8 @@ func TestSlowJoiner(t *testing.T) {
 	f("up end 1s", "?0 ?0 =synced")
 	f("up end 1s r0 r1 end 10s", "?0 ?0 0r 1r =synced") // one check, no more
 	f("up r0 end 1s r0 r1 end", "?0 0r ?0 1r =synced")
-	f("up r0 end 1 1s", "?0 0r 1 =synced") // a live batch closes the window
-	f("up 1 r0 1s", "?0 0r 1 =synced")
+	f("up r0 end 1 1s", "?0 0r 1 ?1 =synced") // a live batch closes the window
+	f("up 1 r0 1s", "?0 0r 1 ?1 =synced")
 	f("up r0 end 1s 1 2", "?0 0r ?0 1 2 =synced") // or ends the check
 	f("up r0 end 1s 2", "?0 0r ?0 ?1 =replaying")
 	f("up r0 end 1s 2 r1", "?0 0r ?0 ?1 1r 2 =synced")
@@ -335,13 +335,13 @@ func TestGapIsReplayed(t *testing.T) {
 	// The publisher has it no more.
 	f(start+"5 end", "?0 0 1 2 ?3 5 =partial:gap_unrecoverable")
 	f(start+"5 r4 r5 end", "?0 0 1 2 ?3 4r 5 =partial:gap_unrecoverable")
-	f(start+"5 r90 r91 end", "?0 0 1 2 ?3 5 90r 91r =partial:gap_unrecoverable")
+	f(start+"5 r90 r91 end", "?0 0 1 2 ?3 5 =partial:gap_unrecoverable") // the live stream is not so far
 	f(start+"90 r90 end", "?0 0 1 2 ?3 90 =partial:gap_unrecoverable")
 	f(start+"5 end 6c", "?0 0 1 2 ?3 5 6 =synced")
 	f(start+"5 8 end end", "?0 0 1 2 ?3 5 8 =partial:gap_unrecoverable") // it has nothing from 3 on
 	// Live and replay disagree about 5: two publishers, or two lifetimes.
 	f(start+"5 r3 r5x", "?0 0 1 2 ?3 3r drop:publisher_restarted ?0 =replaying")
-	f(start+"5 r3 r5x r0x r1x r2x r3x r4x end", "?0 0 1 2 ?3 3r drop:publisher_restarted ?0 0r 1r 2r 3r 4r =synced")
+	f(start+"5 r3 r5x r0x r1x r2x r3x r4x end", "?0 0 1 2 ?3 3r drop:publisher_restarted ?0 0r 1r 2r 3r 4r 5 =synced")
 }
 
 func TestGapWithoutReplay(t *testing.T) {
@@ -368,7 +368,7 @@ func TestReplayCutShort(t *testing.T) {
 	f("up 9 r0 r1 end end", "?0 0r 1r ?2 9 =partial:gap_unrecoverable")
 	// A hole that stays is the publisher's.
 	f("up r0 r1 r5 r5 r6 end", "?0 0r 1r ?2 5r 6r =partial:gap_unrecoverable")
-	f("up r0 r2 r2 r5 r5 end", "?0 0r ?1 2r ?3 5r =partial:gap_unrecoverable")
+	f("up r0 r2 r2 r5 end r5 end", "?0 0r ?1 2r ?3 =partial:gap_unrecoverable") // a single one
 }
 
 func TestReplayTimesOut(t *testing.T) {
@@ -409,9 +409,9 @@ func TestProbesHealHistory(t *testing.T) {
 	f("up 4 5s 10s r0 r1 end r2 r3", "?0 4 ?0 ?2 drop:history_recovered ?0 =replaying")
 	f("up 4 5s 10s 8 r0 r1 r2 r3 r4 r5 r6 r7", "?0 4 ?0 8 drop:history_recovered ?0 =replaying") // a second hole
 	// Or that it is not: never again.
-	f("up 4 5s 10s r2 1h", "?0 4 ?0 =partial:replay_overrun")
+	f("up 4 5s 10s r2 end 1h", "?0 4 ?0 =partial:replay_overrun")
 	f("up 4 5s 10s end 1h", "?0 4 ?0 =partial:gap_unrecoverable")
-	f("up 4 5s 10s r0 r1 r3 r3 1h", "?0 4 ?0 ?2 =partial:gap_unrecoverable")
+	f("up 4 5s 10s r0 r1 r3 r3 end 1h", "?0 4 ?0 ?2 =partial:gap_unrecoverable")
 	// Or it does not matter any more.
 	f("up 4 5s 10s 5c r0 r1 r2 r3", "?0 4 ?0 5 =synced")
 	f("up 4 5s 10s 5c end", "?0 4 ?0 5 =synced")
@@ -431,7 +431,7 @@ func TestProbesHealHistory(t *testing.T) {
 	f("up 0 1 down up 5s 2 10s r1 1h", "?0 0 1 ?1 2 ?1 =synced")
 	f("up 0 1 down up 5s 10s r1 r2 end", "?0 0 1 ?1 ?1 ?2 2r =synced")
 	f("up 0 1 down up 5s 2 10s r1x", "?0 0 1 ?1 2 ?1 drop:publisher_restarted ?0 =replaying")
-	f("up 0 1 down up 5s 2 10s r9 1h", "?0 0 1 ?1 2 ?1 =partial:replay_timeout")
+	f("up 0 1 down up 5s 2 10s r9 end 1h", "?0 0 1 ?1 2 ?1 =partial:replay_timeout")
 	f("up 0 1 down up 5s 2 10s end", "?0 0 1 ?1 2 ?1 drop:last_batch_gone ?0 =replaying")
 	// Healed by a clear, by the first batch: no probe.
 	f("up 4 5s 5c 1h", "?0 4 5 =synced")
@@ -469,7 +469,7 @@ func TestReconnectVerifiesLastBatch(t *testing.T) {
 	f(start+"end r0x end", "?0 0 1 2 ?2 drop:last_batch_gone ?0 0r =synced")
 	f(start+"3x r2x r0x r1x r2x r3x end", "?0 0 1 2 ?2 drop:publisher_restarted ?0 0r 1r 2r 3 =synced")
 	f(start+"80 r2x r0x", "?0 0 1 2 ?2 drop:publisher_restarted ?0 0r =replaying")
-	f(start+"r70 r70 end", "?0 0 1 2 ?2 drop:last_batch_gone ?0 70r =partial:replay_overrun")
+	f(start+"r70 end r70 end", "?0 0 1 2 ?2 drop:last_batch_gone ?0 70r =partial:replay_overrun")
 	// Restarts that came with connections of their own are no contradictions.
 	f(start+"end r0x end down up end", "?0 0 1 2 ?2 drop:last_batch_gone ?0 0r ?0 drop:last_batch_gone ?0 =replaying")
 	// A second loss while it is being verified.
@@ -498,10 +498,10 @@ func TestReconnectVerifiesJoint(t *testing.T) {
 	f(gap+"down up r2 r3x r4x r5 end", "?0 0 1 2 ?3 3r 4r 5 ?2 =synced")
 	f(gap+"down up r2 r3x 6 r4x r5 r6 7 8 down up", "?0 0 1 2 ?3 3r 4r 5 ?2 6 7 8 ?8 =replaying")
 	// A live connection that outlived the replay vouches for it.
-	f(gap+"30s down up", "?0 0 1 2 ?3 3r 4r 5 ?2 =replaying")
-	f(gap+"31s down up", "?0 0 1 2 ?3 3r 4r 5 ?5 =replaying")
-	f(gap+"31s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?6 6r 7r 8 ?5 =replaying")
-	f(gap+"20s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?6 6r 7r 8 ?2 =replaying")
+	f(gap+"30s down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?5 ?5 ?2 =replaying")
+	f(gap+"31s down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?5 ?5 ?5 =replaying")
+	f(gap+"31s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?5 ?5 ?6 6r 7r 8 ?5 =replaying")
+	f(gap+"20s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?5 ?5 ?6 6r 7r 8 ?2 =replaying")
 	// An attempt of several parts has joints, one of one part has none.
 	f("up r0 r1 end down up", "?0 0r 1r ?1 =replaying")
 	f("up r0 r1 cut r2x r3x end down up", "?0 0r 1r ?2 2r 3r ?1 =replaying")
@@ -517,7 +517,7 @@ func TestReconnectVerifiesJoint(t *testing.T) {
 	f(tail+"r1x r2x r3", waited+"drop:publisher_restarted ?0 =replaying")
 	f(tail+"r1x r2x r3x r200x", waited+"?3 =replaying")
 	f(tail+"r1x r2x r3x r200x r3x r200x", waited+"?3 drop:publisher_restarted ?0 =replaying")
-	f(tail+"r1x r2x r3x r202x r3x r202x", waited+"?3 drop:last_batch_gone ?0 =replaying")
+	f(tail+"r1x r2x r3x r202x end r3x r202x end", waited+"?3 drop:last_batch_gone ?0 =replaying")
 	f(tail+"r1x r2x r3x r200 r3x r200 202 r201c r202 end 203", waited+"?3 202 203 =synced")
 	f(tail+"r1x r2x r3x r200 r3x r200 r201c r202 end 203", waited+"?3 202r 203 =synced")
 	f(tail+"r1x r2x r3x r201c r3x r201c", waited+"?3 drop:last_batch_gone ?0 =replaying")
@@ -550,8 +550,8 @@ func TestUndecodableBatchIsOneHole(t *testing.T) {
 // A batch whose message is too large is likewise one hole. Its beginning tells it from another one.
 func TestOversizeBatchIsOneHole(t *testing.T) {
 	f := cases(t, replaying)
-	f("up 0 1# 2 1h 3", "?0 0 2 3 =partial:batch_too_large")
-	f("up r0 r1# r2 end 3 1h", "?0 0r 2r 3 =partial:batch_too_large")
+	f("up 0 1# 2 1h 3", "?0 0 2 ?0 ?2 ?2 3 =partial:batch_too_large")
+	f("up r0 r1# r2 end 3 1h", "?0 0r 2r 3 ?3 ?3 ?3 =partial:batch_too_large")
 	f("up 3 r0 r1 r2#", "?0 0r 1r 3 =partial:batch_too_large")
 	f("up 0 1# 2c", "?0 0 2 =synced")
 	f("up 0 1# down up r1# r2 end", "?0 0 ?1 2r =partial:batch_too_large") // at the watermark
@@ -705,7 +705,7 @@ func TestResync(t *testing.T) {
 
 func TestMachineCounts(t *testing.T) {
 	r := newRig(replaying)
-	r.script("up 0 1 5 r2 r3 r4 r5 5 9 end 10! r10! 11 down up r11x")
+	r.script("up 0 1 5 r2 r3 r4 r5 5 9 end 10! r10! 11 down up r11x end")
 	got := r.m.counts
 	if got.gaps != 2 || got.replayed != 3 || got.restarts != 1 || got.overruns != 0 || got.duplicates != 1 {
 		t.Errorf("got %+v", got)
@@ -721,7 +721,7 @@ func TestHistoryOfAppliedBatches(t *testing.T) {
 		t.Helper()
 		r := newRig(cfg)
 		r.script(ops)
-		if got := r.m.historyReason(); got != want {
+		if got := historyReasonOf(r.m); got != want {
 			t.Errorf("%s: history is %q, want %q", ops, got, want)
 		}
 	}

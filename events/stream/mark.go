@@ -34,7 +34,7 @@ func (s *Stream) ResumeBehind(m Mark) {
 	if !s.status.st.Connected {
 		early++ // it may be up already, and about to be noted
 	}
-	s.machine.resumeBehind(m, early)
+	m.resumeMachine(s.machine, early)
 	s.status.st.LastSeq, s.status.st.HasSeq, s.status.st.History = m.Seq, true, m.Missing
 }
 
@@ -60,13 +60,17 @@ type inheritedMark struct {
 // the publisher's socket, the rest in ours and in the queue.
 const maxBacklog = 1 << 17
 
-// resumeBehind makes a machine that has seen nothing go on behind a mark. The blocks up to it
+// resumeMachine makes a machine that has seen nothing go on behind a mark. The blocks up to it
 // were copied from a peer, so there is nothing to replay for them; what the copy lacks, the
 // peer has said. The mark's own fingerprint is all that is known of the batches up to it, and
 // the first connection verifies it.
-func (m *machine) resumeBehind(at Mark, early uint64) {
+func (at Mark) resumeMachine(m *machine, early uint64) {
 	m.consumed.resumeBehindMark(at)
 	m.completeness = completeness{lost: at.Missing}
+	m.evidence.trusted = true
+	// The peer may have had all of it from a replay alone. What it knew to be foreign is asked again by a live batch only.
+	m.evidence.unproven = m.cfg.canReplay && at.Missing != ReasonForeign
+	m.evidence.foreign = m.cfg.canReplay && at.Missing == ReasonForeign
 	m.peerMark = inheritedMark{mark: m.consumed.last, early: early}
 }
 

@@ -24,7 +24,7 @@ func TestResumeVerifies(t *testing.T) {
 	f("have5 up end r0x end", "?5 drop:last_batch_gone ?0 0r =synced")
 	f("have5 up 0x 1x end r0x r1x end 2x", "?5 drop:last_batch_gone ?0 0r 1r 2 =synced")
 	f("have5 up 0x 1x r5x r0x", "?5 drop:publisher_restarted ?0 0r =replaying")
-	f("have5 up r9x", "?5 drop:last_batch_gone ?0 =replaying")
+	f("have5 up r9x end", "?5 drop:last_batch_gone ?0 =replaying")
 	f("have5 up 3x 4x 5x", "?5 drop:publisher_restarted ?0 =replaying")
 	f("have5 up 9x r5x r0x", "?5 drop:publisher_restarted ?0 0r =replaying")
 	// Numbers that no single lifetime sends over one connection.
@@ -217,10 +217,10 @@ func TestResumeAtNoNumber(t *testing.T) {
 func TestResumeInARow(t *testing.T) {
 	r := newRig(replaying)
 	var last Mark
-	r.seen = func(s Step) { last = Mark{Seq: s.Seq, Print: s.Print, Missing: r.m.historyReason()} }
+	r.seen = func(s Step) { last = Mark{Seq: s.Seq, Print: s.Print, Missing: historyReasonOf(r.m)} }
 	r.script("have5 up r5 r6 end 7")
 	next := newRig(replaying)
-	next.m.resumeBehind(last, 1)
+	last.resumeMachine(next.m, 1)
 	if got, want := next.script("up 6 7 8 r7"), "?7 8 =synced"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

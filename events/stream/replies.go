@@ -2,12 +2,12 @@ package stream
 
 import "time"
 
-// acceptReply takes one replayed batch. Replies arrive in ascending order over a connection of
+// acceptReply takes one replayed batch that was not held back. Replies arrive in ascending order over a connection of
 // their own, while live batches go on arriving and are held. The reply and the live connection
 // may come from different processes: the publisher may be restarted after the live connection
 // was made and before the replay was, and the end of the live connection may be noticed only
-// later. So every reply is compared with what is known at its number, consumed or held, and
-// any contradiction is a restart.
+// later. So every reply is compared with what is known at its number, consumed or held. A
+// contradiction is a restart, unless the service is another publisher's (judgeContradiction).
 //
 // A reply beyond the next number means that the ones before it are missing from the replay.
 // Which of three reasons it has decides what happens: the publisher's socket dropped them (ask
@@ -15,13 +15,18 @@ import "time"
 // missing).
 func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 	a := &m.replay
-	a.deadline = now.Add(m.cfg.timeout)
-	a.brought++
+	if a.kind == askProof {
+		m.judgeProof(&it, now)
+		return
+	}
 	// Whatever the replay is for, another lifetime answers: nothing that it says is about
 	// the batches which were consumed.
 	if m.consumed.isForeign(&it) {
-		m.beginLifetime(reasonRestart, now)
+		m.judgeContradiction(it.seq, m.evidence.hasLive(), now)
 		return
+	}
+	if m.consumed.isProven(&it) && m.evidence.trusted && !m.evidence.unproven {
+		m.evidence.agree()
 	}
 	m.replay.acceptLifetime(&m.consumed, &m.boundary, &it)
 	if a.kind == askProbe {
@@ -32,10 +37,20 @@ func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 		m.verifyReply(it, now)
 		return
 	}
+	falls := it.seq < a.high
+	if it.seq <= m.consumed.next {
+		a.high = max(a.high, it.seq+1)
+	}
 	if m.consumed.started && it.seq < m.consumed.next {
-		if same, known := m.consumed.compareBatch(&it); known && !same {
-			m.beginLifetime(reasonRestart, now)
+		switch same, known := m.consumed.compareBatch(&it); {
+		case known && !same && (it.seq < a.from || falls): // not asked for, or the second of its number
+			a.passOdd(&it, m.counts.dropped)
 			return
+		case known && !same:
+			m.judgeContradiction(it.seq, m.evidence.hasLive(), now)
+			return
+		case same && !m.evidence.unproven:
+			m.evidence.agree()
 		}
 		m.counts.duplicates++
 		// The batch at the watermark came, so the publisher still has the place where the
@@ -63,20 +78,24 @@ func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 		m.boundary.extendBoundary(it.at, m.consumed.last)
 	}
 	// A batch that is held came live. If the replay has other bytes at its number, the two
-	// connections lead to different processes, and which of them is the newer cannot be told:
-	// everything starts over.
+	// connections lead to different processes.
 	held := m.held.findBatch(it.seq)
 	switch {
 	case held == nil:
 	case held.isSameBatch(&it):
 		m.counts.duplicates++
+		if !held.replayed {
+			m.evidence.agree()
+		}
 	default:
-		m.held.dropAll()
-		m.beginLifetime(reasonRestart, now)
+		m.judgeContradiction(it.seq, !held.replayed, now)
 		return
 	}
 	switch {
 	case it.seq <= m.consumed.next:
+	case held == nil && reachedBy(m).isBeyond(it.seq):
+		a.passOdd(&it, m.counts.dropped)
+		return
 	case !m.consumed.started && m.consumed.next == 0 && it.seq == 1:
 		// The replay of everything begins with batch 1: the publisher counts from 1, or its ring has lost batch 0
 		// alone. It is asked once more, because the ring of a busy one has moved on by then.
@@ -87,6 +106,9 @@ func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 		}
 		m.consumed.first, m.consumed.next = 1, 1
 	case m.askAgain(now):
+		return
+	case held == nil && !m.consumed.isProven(&it) && reachedBy(m).isUnfounded(&a.head, m.consumed.started):
+		a.passOdd(&it, m.counts.dropped)
 		return
 	}
 	if held == nil {
@@ -160,6 +182,9 @@ func (m *machine) verifyReply(it queuedBatch, now time.Time) {
 	case !a.anchorMet:
 		m.beginLifetime(reasonForgotten, now)
 		return
+	case it.seq > m.consumed.last.sequence(): // it says nothing of what is verified
+		a.passOdd(&it, m.counts.dropped)
+		return
 	case it.seq > anchor+1 && a.progress:
 		m.resumeReplay(now) // the publisher's socket dropped the missing batches
 		return
@@ -175,6 +200,9 @@ func (m *machine) verifyReply(it queuedBatch, now time.Time) {
 		m.boundary.before = a.anchor
 	}
 	if a.anchor == m.consumed.last {
+		if !m.evidence.unproven {
+			m.evidence.agree()
+		}
 		a.anchored, a.reachedWatermark, a.progress = true, true, !a.liveIsBehind
 		m.boundary = replayBoundary{}
 	}
@@ -188,6 +216,9 @@ func (m *machine) verifyReply(it queuedBatch, now time.Time) {
 func (m *machine) endReplay(now time.Time) {
 	a := &m.replay
 	switch {
+	case a.kind == askProof:
+		m.judgeProof(nil, now)
+		return
 	case a.kind == askProbe:
 		switch {
 		case m.completeness.probe.supersedes(a.anchor):
@@ -236,7 +267,7 @@ func (m *machine) handleCutReplay(ours bool, now time.Time) {
 	case a.progress:
 		m.resumeReplay(now)
 		return
-	case a.kind == askProbe, a.quiet && m.completeness.probe.from != probeNone, m.failed != "":
+	case a.kind == askProof, a.kind == askProbe, a.quiet && m.completeness.probe.from != probeNone, m.failed != "":
 		m.giveUpReplay(now)
 		return
 	}

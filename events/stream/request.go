@@ -1,6 +1,10 @@
 package stream
 
-import "time"
+import (
+	"time"
+
+	"example.com/conductor/events"
+)
 
 // askKind says what a replay is asked for.
 type askKind uint8
@@ -15,6 +19,8 @@ const (
 	askVerify
 	// askProbe wants one reply only; nothing waits for it.
 	askProbe
+	// askProof wants one batch that came live, to see whether the service has the same; nothing waits for it.
+	askProof
 )
 
 // replayRequest is the replay wanted at present. One request may take several attempts: each
@@ -55,6 +61,11 @@ type replayRequest struct {
 	progress           bool        // this attempt brought something that was missing when it began
 	knownMissing       bool        // when this attempt began, something was known to be missing
 	crossesConnections bool        // when this attempt began, something had been consumed
+
+	head     replyHead // of this attempt
+	high     uint64    // the number behind the highest reply of this attempt that left no hole
+	afterOdd uint64    // the number behind the last reply that was dropped for its number
+	hasOdd   bool      // replies were dropped for their numbers, in this attempt or before it
 }
 
 const (
@@ -130,6 +141,14 @@ func (p *restartPace) nextDelay(now time.Time) time.Duration {
 	return p.pause
 }
 
+// passOdd drops a reply for its number. Those that follow on it count with it.
+func (a *replayRequest) passOdd(it *queuedBatch, dropped map[events.Reason]uint64) {
+	if it.seq != a.afterOdd {
+		dropped[events.OddNumber]++
+	}
+	a.afterOdd, a.hasOdd = it.seq+1, true
+}
+
 // holdsBatches reports whether a replay is wanted that batches wait for.
 func (a *replayRequest) holdsBatches() bool { return a.kind == askFill || a.kind == askVerify }
 
@@ -168,7 +187,7 @@ func (m *machine) requestHistory(now time.Time, pause time.Duration) {
 	case m.cfg.canSnapshot:
 		m.snapshots.planFirstRequest(now, pause, m.heard > 0, &m.out)
 		return
-	case !m.cfg.canReplay:
+	case !m.evidence.canAsk():
 		return
 	}
 	if pause == 0 {
@@ -203,9 +222,11 @@ func (m *machine) issueRequest() {
 	a.id, a.since = m.requests, m.consumed.next
 	a.waiting = time.Time{}
 	a.progress, a.anchorMet, a.reachedWatermark = false, false, false
+	a.hasOdd = a.hasOdd || a.head.odd > 0
+	a.head, a.high, a.afterOdd = replyHead{}, 0, 0
 	a.knownMissing, a.crossesConnections = m.held.startsBehind(m.consumed.next), m.consumed.started
 	// The queue is full, so this replay may overtake the live connection: verify first.
-	if a.kind != askProbe && m.throttled && m.consumed.started {
+	if a.kind != askProbe && a.kind != askProof && m.throttled && m.consumed.started {
 		a.kind, a.liveIsBehind, a.anchored = askVerify, a.kind == askFill || a.liveIsBehind, false
 	}
 	switch {
@@ -214,6 +235,8 @@ func (m *machine) issueRequest() {
 		a.from = a.anchor.sequence()
 	case a.kind == askProbe:
 		a.from = a.next
+	case a.kind == askProof:
+		a.from = m.evidence.witness.sequence()
 	case a.kind == askVerify:
 		a.anchor = m.consumed.last
 		if m.boundary.before != (fingerprint{}) {
@@ -250,7 +273,8 @@ func (m *machine) resumeReplay(now time.Time) {
 	if kind == askVerify && a.anchored {
 		kind = askFill
 	}
-	m.replay = replayRequest{kind: kind, quiet: a.quiet, next: a.next, resumed: a.resumed, brought: a.brought, denied: a.denied}
+	m.replay = replayRequest{kind: kind, quiet: a.quiet, next: a.next, resumed: a.resumed, brought: a.brought, denied: a.denied,
+		hasOdd: a.hasOdd || a.head.odd > 0}
 	m.issueRequest()
 }
 
@@ -258,26 +282,36 @@ func (m *machine) resumeReplay(now time.Time) {
 // is held, the ring is empty: the publisher has published nothing, so nothing is missing.
 func (m *machine) finishReplay(now time.Time) {
 	m.completeness.noteNothingBehind()
-	if !m.consumed.started && m.held.count() == 0 {
+	switch odd := m.replay.hasOdd || m.replay.head.odd > 0; {
+	case m.consumed.started && odd && m.heard == 0:
+		m.completeness.tail = ReasonGap // the odd ones may be batches behind a hole
+	case m.consumed.started || m.held.count() > 0:
+	case odd:
+		m.completeness.noteLost(ReasonOverrun)
+	default:
 		m.completeness.noteWhole() // an empty ring: nothing was published
 	}
 	if !m.replay.denied { // the service has answered with what was missing
 		m.servicePause = servicePause{}
 	}
 	m.replay.cancelReplay(&m.out)
-	m.planSecondLook(now)
+	m.secondLook.planLook(m.heard, now)
 }
 
-// planSecondLook plans another look at the ring, once per connection, unless a live batch
-// came. ZMTP has no answer to a subscription: the publisher may serve the replay before it
-// acts on the subscription, and drops what it sends in between. An engine that then falls
-// silent would look up to date while a batch is missing. A live batch proves the subscription,
-// and its number would show the hole.
-func (m *machine) planSecondLook(now time.Time) {
-	if m.unsure && m.heard == 0 {
-		m.checkAt = now.Add(checkAfter)
+// secondLook is another look at the ring, once per connection, unless a live batch comes. ZMTP has no answer to a subscription: the
+// publisher may serve the replay before it acts on the subscription, and drops what it sends in between. An engine that then falls
+// silent would look up to date while a batch is missing. A live batch proves the subscription, and its number would show the hole.
+type secondLook struct {
+	unsure bool      // this connection's slow-joiner window is not checked yet
+	at     time.Time // when to check it, zero: not now
+}
+
+// planLook plans the look behind a replay. heard is 0 if no live batch came.
+func (l *secondLook) planLook(heard uint64, now time.Time) {
+	if l.unsure && heard == 0 {
+		l.at = now.Add(checkAfter)
 	}
-	m.unsure = false
+	l.unsure = false
 }
 
 // giveUpReplay ends a replay that brought nothing for too long. Live batches go on from here,
@@ -290,6 +324,10 @@ func (m *machine) giveUpReplay(now time.Time) {
 	m.replay.cancelReplay(&m.out)
 	var from probeKind
 	switch {
+	case a.kind == askProof:
+		m.evidence.asked++
+		m.evidence.planProof(now)
+		return
 	case a.kind == askProbe:
 		from = m.completeness.probe.from
 	case a.kind == askVerify && !a.anchored && !a.quiet && !a.liveIsBehind:
@@ -322,7 +360,8 @@ func (m *machine) nextWake() time.Time {
 	var at time.Time
 	probe := m.completeness.probe.dueAt(m.connected, m.replay.kind)
 	snapshot := m.snapshots.requestDue(m.connected, m.replay.holdsBatches())
-	for _, t := range [...]time.Time{m.replay.waiting, m.replay.deadlineIfAsked(), m.checkAt, probe, snapshot} {
+	proof := m.evidence.dueAt(m.connected, m.replay.kind, m.servicePause.silent)
+	for _, t := range [...]time.Time{m.replay.waiting, m.replay.deadlineIfAsked(), m.secondLook.at, probe, proof, snapshot} {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
@@ -360,19 +399,21 @@ func (m *machine) passTime(now time.Time) {
 		}
 		m.out.recordError("no reply to a replay from %d for %v", m.replay.from, m.cfg.timeout)
 		m.giveUpReplay(now)
-	case due(m.checkAt):
+	case due(m.secondLook.at):
 		// A replay is under way that looks at the same. Ask again when it has ended.
 		if m.replay.holdsBatches() {
-			m.checkAt = now.Add(checkAfter)
+			m.secondLook.at = now.Add(checkAfter)
 			return
 		}
-		m.checkAt = time.Time{}
+		m.secondLook.at = time.Time{}
 		kind := askFill
 		if m.consumed.started {
 			kind = askVerify
 		}
 		m.startReplay(kind)
 		m.replay.quiet = true
+	case due(m.evidence.dueAt(m.connected, m.replay.kind, m.servicePause.silent)):
+		m.startReplay(askProof)
 	case due(m.completeness.probe.dueAt(m.connected, m.replay.kind)):
 		if m.completeness.probe.from == probeTail {
 			m.startReplay(askFill)

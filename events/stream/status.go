@@ -52,6 +52,8 @@ type Status struct {
 	Replayed uint64 // batches handed out that came from a replay
 	Restarts uint64 // restarts of the publisher noticed
 	Overruns uint64 // replays that began after the batch asked for
+	// ForeignReplay says that the replay service is another publisher's: it contradicts live batches.
+	ForeignReplay bool
 	// Duplicates counts batches that came twice, live or in a replay.
 	Duplicates uint64
 	Reconnects uint64 // connections after the first
@@ -115,7 +117,7 @@ type statusView struct {
 func newView(m *machine) statusView {
 	now := time.Now()
 	return statusView{
-		st:   Status{Epoch: m.epoch, History: m.historyReason()},
+		st:   Status{Epoch: m.epoch, History: historyReasonOf(m)},
 		lost: now, sought: now,
 		transport: make(map[events.Reason]uint64),
 	}
@@ -175,12 +177,13 @@ func (v *statusView) moveWatermark(h stepInHand) {
 // copyFromMachine copies what the machine knows. It is a copy because a batch may take long to
 // decode, and Status must not wait for it.
 func (v *statusView) copyFromMachine(m *machine) {
-	v.shown, v.st.Reason = m.currentState()
+	v.shown, v.st.Reason = stateOf(m)
 	if v.st.Unusable = ""; v.st.Reason == ReasonUnusable {
 		v.st.Unusable = m.usability.why
 	}
 	v.st.Gaps, v.st.Replayed, v.st.Restarts = m.counts.gaps, m.counts.replayed, m.counts.restarts
 	v.st.Overruns, v.st.Duplicates = m.counts.overruns, m.counts.duplicates
+	v.st.ForeignReplay = m.evidence.foreign
 	v.st.Snapshots, v.st.SnapshotReason, v.st.SnapshotState = m.snapshots.applied, m.snapshots.reason, m.snapshots.stateName()
 	if n := len(m.snapshots.failed); n > 0 {
 		if v.st.SnapshotFailures == nil {
@@ -201,12 +204,12 @@ func (v *statusView) copyFromMachine(m *machine) {
 	}
 }
 
-// currentState is what the machine knows of itself, as if connected. The first case that holds
+// stateOf returns what the machine knows of itself, as if connected. The first case that holds
 // is shown: what the operator has to mend before what mends itself, and what holds up all
 // batches before what is missing from some. A quiet replay, one that only looks whether
 // something is missing, is not shown, or each reconnect of an idle engine would look like a
 // recovery to a router that waits for Synced.
-func (m *machine) currentState() (State, string) {
+func stateOf(m *machine) (State, string) {
 	switch reason := m.completeness.partialReason(); {
 	case m.failed != "":
 		return Failed, reasonEndpoint
@@ -226,8 +229,9 @@ func (m *machine) currentState() (State, string) {
 
 // reportedState is what OnState heard last.
 type reportedState struct {
-	state  State
-	reason string
+	state   State
+	reason  string
+	foreign bool // Status.ForeignReplay
 }
 
 // reportState passes a change of state on to OnState. Status is brought up to date first, so
@@ -237,13 +241,14 @@ func (s *Stream) reportState() {
 		return
 	}
 	var now reportedState
-	now.state, now.reason = s.machine.currentState()
+	now.state, now.reason = stateOf(s.machine)
 	if !s.machine.connected && now.state != Failed {
 		now = reportedState{state: Connecting}
 		if s.isPaused() {
 			now.state = Paused
 		}
 	}
+	now.foreign = s.machine.evidence.foreign
 	if now != s.reported {
 		s.reported = now
 		s.mu.Lock()
@@ -320,7 +325,7 @@ func (s *Stream) publishStatus() {
 	s.mu.Lock()
 	s.status.copyFromMachine(s.machine)
 	s.countHeld(nil)
-	s.status.st.History = s.machine.historyReason()
+	s.status.st.History = historyReasonOf(s.machine)
 	s.mu.Unlock()
 }
 
@@ -331,6 +336,6 @@ func (s *Stream) handToCaller(step Step, at time.Time) {
 	s.mu.Lock()
 	s.status.copyFromMachine(s.machine)
 	s.countHeld(nil)
-	s.inHand = stepInHand{kind: step.Kind, seq: step.Seq, epoch: step.Epoch, at: at, history: s.machine.historyReason()}
+	s.inHand = stepInHand{kind: step.Kind, seq: step.Seq, epoch: step.Epoch, at: at, history: historyReasonOf(s.machine)}
 	s.mu.Unlock()
 }

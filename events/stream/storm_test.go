@@ -23,7 +23,7 @@ func TestRestartStorm(t *testing.T) {
 	for _, cfg := range []machineConfig{{}, replaying} {
 		r := newRig(cfg)
 		r.script("up " + interleaved(200))
-		if state, reason := r.m.currentState(); state != Partial || reason != ReasonStorm || r.m.historyReason() != ReasonStorm {
+		if state, reason := stateOf(r.m); state != Partial || reason != ReasonStorm || historyReasonOf(r.m) != ReasonStorm {
 			t.Fatalf("replay %v: two publishers on one connection make it %s, %s", cfg.canReplay, state, reason)
 		}
 		if n := r.m.counts.dropped[events.Storm]; n < 150 || r.m.counts.restarts > 10 {
@@ -39,7 +39,7 @@ func TestRestartStorm(t *testing.T) {
 			return ops
 		}
 		r.script(alone(350, 365) + "29s 365y")
-		if _, reason := r.m.currentState(); reason != ReasonStorm {
+		if _, reason := stateOf(r.m); reason != ReasonStorm {
 			t.Errorf("replay %v: it ends early, %q", cfg.canReplay, reason)
 		}
 		if out := r.script("2s 366y"); r.m.storm.active {

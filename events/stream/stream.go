@@ -12,7 +12,8 @@
 // or stop a replay. It is spread over machine.go (inputs and order), consumed.go (the sequence and publisher
 // ids), gap.go, request.go and replies.go (replays), snapshot.go (snapshots of the publisher), mark.go (taking
 // over), completeness.go, probe.go and incomplete.go (what is missing, and when to ask again) and storm.go
-// (several publishers on one connection). The rest of the package moves frames to it: runner.go and inbox.go
+// (several publishers on one connection) and evidence.go and replyhead.go (replay services that are another publisher's, or answer
+// with odd numbers). The rest of the package moves frames to it: runner.go and inbox.go
 // from the connections, frames.go reads them, status.go shows what became of them.
 //
 // A publisher numbers its batches without a hole, remembers the last few
@@ -41,6 +42,10 @@
 //     decoded batch exists per stream.
 //  6. A replay goes on while the live reader waits: it has a queue of its own, and
 //     live batches that the machine holds for it leave when it ends.
+//
+// The live stream outranks replays. Ports and addresses are easily mistaken, so a replay service may be another publisher's: what
+// it alone told is dropped as soon as it contradicts live batches, see evidence. Until the first live batch comes it is believed, or a
+// restart of ours would leave idle engines without blocks.
 //
 // What no consumer can tell: whether a publisher's socket dropped batches behind
 // the last one that arrived, until the next arrives; and, without a replay
@@ -170,7 +175,7 @@ type Config struct {
 	// ReplayFlow names whose share of Replays the stream takes.
 	ReplayFlow string
 
-	// OnState, if set, is called after each change of state and reason, OnUndecodable
+	// OnState, if set, is called after each change of state, reason and Status.ForeignReplay, OnUndecodable
 	// with each batch that Decode refuses; payload is never written to again. Both
 	// are called by the goroutine that calls Next, before the step that follows.
 	// OnState is not called for Stale, which is Connecting for a long time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -442,7 +443,10 @@ func TestReplayGoesOnWhileLiveWaits(t *testing.T) {
 		if st := wantState(t, s, Replaying, ""); st.Queued != 8 {
 			t.Errorf("status is %+v", st)
 		}
-		for c := range p.Replays {
+		p.Mu.Lock()
+		replays := slices.Collect(maps.Keys(p.Replays))
+		p.Mu.Unlock()
+		for _, c := range replays {
 			for i := range uint64(100) {
 				time.Sleep(time.Second) // each is progress
 				c.Send(p.ReplyFrames(i)...)

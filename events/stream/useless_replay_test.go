@@ -25,6 +25,7 @@ type uselessReplay struct {
 	// requests is the most of an hour, early of its first 50 s.
 	requests, early int
 	reason          string // at the end; "" is synced
+	drops           bool   // what replays told goes
 }
 
 // TestUselessReplays runs an engine for an hour, with a batch every 2 s, whose replay service does
@@ -53,12 +54,12 @@ func TestUselessReplays(t *testing.T) {
 		"hangs up after a batch":           {before: 50, lose: true, answer: cut(1), requests: 70, early: 25, reason: ReasonTimeout},
 		"hangs up after a batch, idle":     {before: 50, idle: true, answer: cut(1), requests: 70, early: 25, reason: ReasonTimeout},
 		"is silent":                        {before: 5, lose: true, answer: silent, requests: 30, early: 12, reason: ReasonTimeout},
-		"answers empty":                    {before: 5, lose: true, answer: empty, requests: 130, early: 12, reason: ReasonGap},
+		"answers empty":                    {before: 5, lose: true, answer: empty, requests: 10, early: 10, reason: ReasonForeign},
 		"does not end":                     {before: 5, lose: true, answer: endless, requests: 200, early: 12},
-		"sends undecodable batches": {before: 5, lose: true, answer: undecodable, requests: 130, early: 12,
-			reason: ReasonUndecodable},
+		"sends undecodable batches": {before: 5, lose: true, answer: undecodable, requests: 10, early: 10,
+			reason: ReasonForeign, drops: true},
 		"lacks numbers":                   {before: 5, skip: true, requests: 260, early: 20, reason: ReasonGap},
-		"moves on faster than it is read": {before: 5, lose: true, ring: 1, answer: empty, requests: 130, early: 12, reason: ReasonGap},
+		"moves on faster than it is read": {before: 5, lose: true, ring: 1, requests: 130, early: 12, reason: ReasonGap},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, p *streamtest.Publisher) { u.run(t, p) })
@@ -111,7 +112,7 @@ func (u *uselessReplay) run(t *testing.T, p *streamtest.Publisher) {
 		state = Partial
 	}
 	st := wantState(t, s, state, u.reason)
-	if st.Epoch != 1 {
+	if st.Epoch != 1 && !u.drops {
 		t.Errorf("blocks were dropped: epoch %d", st.Epoch)
 	}
 	have := make(map[uint64]bool)
