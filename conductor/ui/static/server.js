@@ -46,7 +46,7 @@ function storeCard(x, fact, since) {
   return h("section", { class: "card wide", id: "store" }, h("h2", null, "Store"), h("dl", { class: "facts" },
     fact("Address", x.address), fact(x.up ? "Up since" : "Down since", since(x.since), x.up ? "ok" : "bad"),
     x.error && fact("Error", x.error, "bad"), fact("Losses", int(x.lost), x.lost ? "warn" : null),
-    x.unproven && fact("Without a proof", int(x.unproven), "bad")),
+    x.unproven > 0 && fact("Without a proof", int(x.unproven), "bad")),
   h("table", { class: "small" }, h("thead", null, h("tr", null, columns.map((n) => h("th", { scope: "col" }, n)))),
     h("tbody", null, x.replicas.map((r) => h("tr", null, h("td", null, r.id, r.self && h("small", null, "this server")), h("td", null, r.url), h("td", null, `${r.lease_s.toFixed(1)} s`),
       h("td", { class: "number" }, int(r.weight)), h("td", null, r.version), h("td", null, since(r.started)))))));
