@@ -10,8 +10,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/history/historytest"
@@ -239,5 +241,27 @@ func TestReportsAreLeftOut(t *testing.T) {
 	if rows := b.Query(match.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 ||
 		rows[0].Expected != 0 {
 		t.Errorf("a server with the snapshot expects %+v", rows)
+	}
+}
+
+// TestLoadContainsPanics: a broken invariant costs the snapshot that was being loaded, and nothing stays of it.
+func TestLoadContainsPanics(t *testing.T) {
+	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop()})
+	defer c.Close()
+	l := &Loader{Conductor: c, Log: zerolog.Nop()}
+	reg := registration.Registration{Instance: "one", Model: "m", BlockSize: 16, Type: registration.TypeVLLM, Tenant: "default"}
+	progress, err := l.Load(Snapshot{Field: "file"}, func(loading *Loading) error {
+		must.Succeed(t, loading.Into.Source(image.Source{Registration: reg, Mark: &ingest.Mark{Seq: 5}}))
+		panic("BUG: of a test")
+	})
+	if err == nil || !strings.Contains(err.Error(), "BUG: of a test") || progress.Blocks != 0 || len(c.Services()) != 0 {
+		t.Errorf("%v, %+v, %+v", err, progress, c.Services())
+	}
+	_, err = l.Load(Snapshot{Field: "file"}, func(loading *Loading) error { // another one fills the source
+		return loading.Into.Source(image.Source{Registration: reg, Mark: &ingest.Mark{Seq: 5}})
+	})
+	must.Succeed(t, err)
+	if len(c.Services()) != 1 {
+		t.Errorf("%+v", c.Services())
 	}
 }

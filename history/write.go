@@ -2,9 +2,11 @@ package history
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"time"
@@ -60,10 +62,15 @@ type writer struct {
 }
 
 // Write writes what a Conductor holds now: the sources of one deployment, or all if of is nil, and their blocks. seal may
-// be nil. targets are the fields of the targets of discovery, if they are to be in it.
+// be nil. targets are the fields of the targets of discovery, if they are to be in it. A broken invariant is an error.
 func Write(
 	to io.Writer, c *conductor.Conductor, of *scope.Deployment, now time.Time, seal Sealer, targets ...[]tape.Field,
-) (Summary, error) {
+) (sum Summary, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("internal error: %v\n%s", p, debug.Stack())
+		}
+	}()
 	w := newWriter(to, now, seal)
 	w.targets = targets
 	return w.finish(c.Sources().Snapshots().WriteImage(of, w.writeHead, w.writeChunk))

@@ -23,17 +23,20 @@ func (h Snapshots) WriteImage(of *scope.Deployment, head func(*image.Head) error
 	h.sources.copying.Lock()
 	defer h.sources.copying.Unlock()
 	snap := h.takeCheckpoints(of)
+	next := 0 // deployment to be written
+	defer func() {
+		for ; next < len(snap.deployments); next++ { // after an error, or a panic
+			snap.deployments[next].checkpoint.Release()
+		}
+	}()
 	h.yieldToQueries()
 	img, owners := snap.image(h.sources.scheme.Seed)
 	h.yieldToQueries()
 	err := head(img)
 	h.yieldToQueries()
-	for i := range snap.deployments {
-		s := &snap.deployments[i]
-		if err != nil {
-			s.checkpoint.Release()
-			continue
-		}
+	for err == nil && next < len(snap.deployments) {
+		i, s := next, &snap.deployments[next]
+		next++ // writing it ends its checkpoint
 		numbers := index.Numbers{
 			Source: func(name index.Source) (uint32, bool) {
 				at, found := s.positions[name]

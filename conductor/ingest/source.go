@@ -127,15 +127,31 @@ func (c *Sources) followSource(s *Source) {
 	defer close(s.done)
 	if awaitEnd(c, s) {
 		s.beginAging()
-		for {
-			effects, more := s.applyNext()
-			if !more {
-				break
+		for applySteps(c, s) {
+			select {
+			case <-time.After(afterPanic):
+			case <-s.stopped:
 			}
-			c.dispatch(s, &effects)
 		}
 	}
 	s.guard(s.end) // what it held goes with the registration, which rings
+}
+
+// afterPanic is how long a source waits before it asks a stream again whose invariants were broken.
+const afterPanic = time.Second
+
+// applySteps applies the steps of a source until its stream is closed. It returns true if an invariant was broken outside
+// of what guard runs, in the stream for example: that costs the source a resync, too.
+func applySteps(c *Sources, s *Source) (again bool) {
+	again = true
+	defer s.resyncAfterPanic()
+	for {
+		effects, more := s.applyNext()
+		if !more {
+			return false
+		}
+		c.dispatch(s, &effects)
+	}
 }
 
 // dispatch hands on what a step of a source means for others. No turn is held.
@@ -200,18 +216,21 @@ func (s *Source) end() {
 // guard runs f. A broken invariant in it costs this source a resync and nothing
 // else.
 func (s *Source) guard(f func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.noteError(fmt.Sprintf("internal error: %v", p))
-			s.shared.log.Error().Str("source", s.Registration.Key().String()).Interface("panic", p).
-				Str("stack", string(debug.Stack())).Msg("event application failed, source resyncs")
-			s.feed.Resync("internal_error")
-		}
-	}()
+	defer s.resyncAfterPanic()
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	f()
 	s.logFindings()
+}
+
+// resyncAfterPanic ends a panic, if it is deferred, and lets the source resync.
+func (s *Source) resyncAfterPanic() {
+	if p := recover(); p != nil {
+		s.noteError(fmt.Sprintf("internal error: %v", p))
+		s.shared.log.Error().Str("source", s.Registration.Key().String()).Interface("panic", p).
+			Str("stack", string(debug.Stack())).Msg("event application failed, source resyncs")
+		s.feed.Resync("internal_error")
+	}
 }
 
 // applyAtHand applies step. turn is held.

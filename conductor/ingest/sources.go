@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/expect"
 	"example.com/conductor/conductor/pool"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -283,25 +284,31 @@ func (c *Sources) watch() {
 			now, held := c.now(), make(heldBlocks)
 			doubts := doubtsAbout(&c.shared, now)
 			for _, s := range c.All() {
-				observeSilence(s, now)
-				observeUse(s, now)
-				observeAliases(s)
-				observeExpected(s, now, doubts)
-				observeLives(s, now)
-				observeRefusals(s)
-				observeSnapshots(s)
-				s.guard(func() { // it logs what all of these have found
-					observeParents(s, held)
-					s.applier.decideAll()
-					if !c.catalog.IsPast() {
-						s.doctor.Unremoved(now)
-					}
-				})
+				observe(c, s, now, held, doubts)
 			}
 		case <-c.stopWatch:
 			return
 		}
 	}
+}
+
+// observe looks for findings of one source. A broken invariant costs that source a resync.
+func observe(c *Sources, s *Source, now time.Time, held heldBlocks, doubts map[*catalog.Deployment][]expect.Doubt) {
+	defer s.resyncAfterPanic()
+	observeSilence(s, now)
+	observeUse(s, now)
+	observeAliases(s)
+	observeExpected(s, now, doubts)
+	observeLives(s, now)
+	observeRefusals(s)
+	observeSnapshots(s)
+	s.guard(func() { // it logs what all of these have found
+		observeParents(s, held)
+		s.applier.decideAll()
+		if !c.catalog.IsPast() {
+			s.doctor.Unremoved(now)
+		}
+	})
 }
 
 // EventCounts returns the counts so far.
