@@ -143,3 +143,30 @@ func TestImageLeavesOutUnsettled(t *testing.T) {
 		}
 	})
 }
+
+// TestDropUnregistered drops what a takeover has brought and nobody has registered: a source of another model stays, and so
+// does one that was registered meanwhile.
+func TestDropUnregistered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := openReplica(t, new(streamtest.Network))
+		for _, line := range []string{"register one", "register two", "store one path=a/b", "store two path=c"} {
+			a.run(line)
+		}
+		b := openReplica(t, a.network)
+		b.run("register " + kept)
+		takeOver(t, a.conductor, b.conductor, func() {})
+		b.run("register two")
+		b.conductor.Sources().Snapshots().DropUnregistered(scope.Shard{Tenant: "default", Model: "m"})
+		synctest.Wait()
+		got := ""
+		for _, row := range b.conductor.Services() {
+			got += fmt.Sprint(row.Instance, " ", row.Recovered, " ", row.Blocks, "; ")
+		}
+		if want := "other false 0; two false 1; "; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		for _, err := range b.conductor.Check() {
+			t.Error(err)
+		}
+	})
+}

@@ -297,6 +297,9 @@ func (t *Takeover) BringDeployment(ctx context.Context, d scope.Deployment, plac
 	for _, place := range places {
 		p, err := place.LoadDeployment(ctx, t.Loader, d)
 		switch {
+		case ctx.Err() != nil: // maybe just behind the load: nobody registers the sources any more
+			t.Loader.Conductor.Sources().Snapshots().DropUnregistered(scope.Shard{Tenant: d.Tenant, Model: d.Model})
+			return 0, "", ctx.Err()
 		case err == nil && p.From != "":
 			from := p.Name
 			if p.From == ingest.FromShelf {
@@ -305,8 +308,6 @@ func (t *Takeover) BringDeployment(ctx context.Context, d scope.Deployment, plac
 			t.Loader.Log.Info().Str("tenant", d.Tenant).Str("model", d.Model).Int("block_size", d.BlockSize).Str("from", from).
 				Int("blocks", p.Blocks).Dur("took", time.Since(began)).Msg("took the blocks of a deployment over")
 			return p.Blocks, p.From, nil
-		case ctx.Err() != nil:
-			return 0, "", ctx.Err()
 		}
 		all = append(all, err)
 	}

@@ -89,9 +89,11 @@ func (h *heldShard) updateBehind(told map[string]Fact, me string, now time.Time)
 	h.behind = !h.worse.IsZero() && now.Sub(h.worse) >= catching
 }
 
-// letGo ends the part of this replica in a shard. c.mu is held.
+// letGo ends the part of this replica in a shard. Blocks that were brought for sources which it has not followed yet go
+// with it. c.mu is held.
 func (c *Cluster) letGo(s scope.Shard, h *heldShard) {
 	h.stop()
+	c.cfg.Conductor.Sources().Snapshots().DropUnregistered(s)
 	delete(c.held, s)
 }
 

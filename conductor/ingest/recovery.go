@@ -120,6 +120,15 @@ func (h Snapshots) AwaitGate(ctx context.Context) error {
 	}
 }
 
+// DropUnregistered drops the sources of a model that recoveries have brought and nobody has registered.
+func (h Snapshots) DropUnregistered(of scope.Shard) {
+	for _, s := range h.sources.All() {
+		if d := s.holdings.deploymentKey(); s.recovered && d.Tenant == of.Tenant && d.Model == of.Model && !h.isBeingFilled(s) {
+			_, _ = h.sources.UnregisterIf(s.Registration.Key(), s)
+		}
+	}
+}
+
 // isBeingFilled reports whether a recovery fills a source.
 func (h Snapshots) isBeingFilled(s *Source) bool {
 	h.sources.mu.RLock()

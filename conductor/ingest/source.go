@@ -126,7 +126,7 @@ type effects struct {
 func (c *Sources) followSource(s *Source) {
 	defer close(s.done)
 	if awaitEnd(c, s) {
-		s.beginAging()
+		beginAging(s)
 		for applySteps(c, s) {
 			select {
 			case <-time.After(afterPanic):
@@ -184,7 +184,7 @@ func (c *Sources) dispatch(s *Source, e *effects) {
 }
 
 // beginAging lets blocks expire from now on, where they have a time to live.
-func (s *Source) beginAging() {
+func beginAging(s *Source) {
 	if s.shared.catalog.IsPast() || s.Registration.IsApproximate() {
 		return
 	}
