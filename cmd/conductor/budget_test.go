@@ -52,7 +52,7 @@ func TestUnfinishedBodies(t *testing.T) {
 			mu.Lock()
 			open = append(open, c)
 			mu.Unlock()
-			fmt.Fprintf(c, "POST /query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", 2*half)
+			fmt.Fprintf(c, "POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", 2*half)
 			io.WriteString(c, body) // the server may refuse it meanwhile
 		})
 	}
@@ -107,7 +107,7 @@ func TestUnreadAnswers(t *testing.T) {
 		must.Succeed(t, err)
 		defer c.Close()
 		c.(*net.TCPConn).SetReadBuffer(4 << 10)
-		fmt.Fprintf(c, "POST /query_batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		fmt.Fprintf(c, "POST /query_batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 			len(batch), batch)
 	}
 	var answer string

@@ -82,7 +82,7 @@ func TestHostileRequests(t *testing.T) {
 	for _, text := range hostileRequests {
 		lines := strings.Split(text, "\n")
 		if strings.Contains(text, "HTTP/1.1") && !strings.Contains(text, "Host:") {
-			lines[0] += "\r\nHost: conductor"
+			lines[0] += "\r\nHost: localhost"
 		}
 		request := strings.Join(lines, "\r\n") + "\r\n\r\n"
 		conn, err := net.Dial("tcp", address)

@@ -170,7 +170,7 @@ func TestLyingBodies(t *testing.T) {
 			conn, err := net.Dial("tcp", address)
 			must.Succeed(t, err)
 			defer conn.Close()
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n%s\r\n\r\n%s", d.path, d.contentType, head, body)
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n%s\r\n\r\n%s", d.path, d.contentType, head, body)
 			conn.(*net.TCPConn).CloseWrite()
 			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || res.StatusCode < 400 || res.StatusCode > 499 {
