@@ -101,7 +101,7 @@ var (
 )
 
 // sourcesRoom exposes the room for sources to Prometheus.
-type sourcesRoom struct{ sources *ingest.Sources }
+type sourcesRoom struct{ places *ingest.Places }
 
 // Describe implements prometheus.Collector.
 func (sourcesRoom) Describe(ch chan<- *prometheus.Desc) {
@@ -111,9 +111,9 @@ func (sourcesRoom) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (s sourcesRoom) Collect(ch chan<- prometheus.Metric) {
-	all, _ := s.sources.Bounds()
+	all, _ := s.places.Bounds()
 	ch <- prometheus.MustNewConstMetric(descSourcesLimit, prometheus.GaugeValue, float64(all))
-	for reason, n := range s.sources.Refused() {
+	for reason, n := range s.places.Refused() {
 		ch <- prometheus.MustNewConstMetric(descSourcesRefused, prometheus.CounterValue, float64(n), reason)
 	}
 }

@@ -328,7 +328,7 @@ func (s *serving) registerMetrics() {
 		memory.Collector{Meter: c.Meter()}, unclaimedMessages(s.sockets), accessLogLosses(s.accessLog),
 		c.Meter(), c.Meter().ExpectedCollector(), c.Meter().AgesCollector(), c.FeedbackTable(), s.targets,
 		s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.slots, s.budget,
-		&s.listeners.Connections, s.timing, s.calls, s.watches, sourcesRoom{c.Sources()})
+		&s.listeners.Connections, s.timing, s.calls, s.watches, sourcesRoom{&c.Sources().Places})
 	s.metrics.MustRegister(s.replicas.collectors()...)
 	if s.folder != nil {
 		s.metrics.MustRegister(s.folder)

@@ -91,10 +91,10 @@ func (a *Asked) ReportLearned(key registration.Key, text string) {
 
 // SourceBounds returns how many sources there may be, and how many that clients of one tenant
 // registered; 0 is no bound.
-func (a *Asked) SourceBounds() (all, ofTenant int) { return a.conductor.Sources().Bounds() }
+func (a *Asked) SourceBounds() (all, ofTenant int) { return a.conductor.Sources().Places.Bounds() }
 
 // TooManySources counts a target for which there is no room, and returns why.
-func (a *Asked) TooManySources(ofTenant bool) error { return a.conductor.Sources().TooMany(ofTenant) }
+func (a *Asked) TooManySources(ofTenant bool) error { return a.conductor.Sources().Places.TooMany(ofTenant) }
 
 // Sources returns the sources of all engines.
 func (a *Asked) Sources() (all []registration.Registration) {

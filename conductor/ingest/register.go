@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
-	"maps"
 	"slices"
 
 	"example.com/conductor/conductor/catalog"
@@ -166,11 +165,11 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 		}
 	case ofTenant > 0 && !opts.Static && c.sources.countFor(r.Tenant) >= ofTenant:
 		if old = c.sources.givingWay(&opts, func(s *Source) bool { return s.Registration.Tenant == r.Tenant }); old == nil {
-			return nil, c.TooMany(true)
+			return nil, c.Places.TooMany(true)
 		}
 	case most > 0 && len(c.sources)-c.recovered >= most:
 		if old = c.sources.givingWay(&opts, func(*Source) bool { return true }); old == nil {
-			return nil, c.TooMany(false)
+			return nil, c.Places.TooMany(false)
 		}
 	}
 	full := !taken && old != nil
@@ -235,40 +234,6 @@ func (c *Sources) UnregisterIf(key registration.Key, meant *Source) (registratio
 		c.log.Info().Str("source", key.String()).Msg("source unregistered")
 	}
 	return key, nil
-}
-
-// Bounds returns how many sources there may be, and how many that clients of one tenant
-// registered; 0 is no bound.
-func (c *Sources) Bounds() (all, ofTenant int) {
-	t := c.limits.Load()
-	return t.MaxSources, t.MaxTenantSources
-}
-
-// TooMany counts a registration for which there is no room, of its tenant or at all, and returns why. It is an
-// ErrTooManySources.
-func (c *Sources) TooMany(ofTenant bool) error {
-	limits := c.limits.Load()
-	reason, err := reasonMaxSources, ErrTooManySources
-	switch {
-	case ofTenant:
-		reason, err = reasonTenant, fmt.Errorf("%w: limits.max_tenant_sources allows %d", ErrTenantFull, limits.MaxTenantSources)
-	case limits.MaxSourcesBy.Reason != "":
-		reason, err = limits.MaxSourcesBy.Reason, fmt.Errorf("%w: %s", ErrTooManySources, limits.MaxSourcesBy.Text)
-	}
-	c.refusing.Lock()
-	defer c.refusing.Unlock()
-	if c.refused == nil {
-		c.refused = make(map[string]uint64)
-	}
-	c.refused[reason]++
-	return err
-}
-
-// Refused returns how many registrations there was no room for since the start, by reason.
-func (c *Sources) Refused() map[string]uint64 {
-	c.refusing.Lock()
-	defer c.refusing.Unlock()
-	return maps.Clone(c.refused)
 }
 
 // pauser is a feed that can let its publisher alone for a while.

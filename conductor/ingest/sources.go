@@ -48,19 +48,11 @@ type Limits struct {
 	MaxTokenID       uint32 // of events, 0 for no bound
 }
 
-// Room is what leaves room for fewer sources than limits.max_sources allows. The zero value is limits.max_sources itself.
-type Room struct {
-	Reason string // label reason of conductor_sources_refused_total
-	Text   string // what there is, and what it is enough for
-}
-
-// reasonMaxSources is the Reason of limits.max_sources, reasonTenant that of limits.max_tenant_sources.
-const reasonMaxSources, reasonTenant = "max_sources", "tenant"
-
 // Sources has the sources that are registered, and those that a recovery brought. It starts and stops them, and
 // hands on what one of them finds out about others.
 type Sources struct {
 	shared
+	Places   Places
 	pushes   *Pushes // of those whose publisher calls us
 	open     FeedFunc
 	copying  sync.Mutex  // held while a snapshot copies blocks; taken before any turn
@@ -74,9 +66,6 @@ type Sources struct {
 	leaving   map[*Source]bool                     // removed, and not yet retired; guarded by mu
 	groups    fleetGroups                          // for metrics; guarded by mu
 	closed    bool                                 // guarded by mu
-
-	refusing sync.Mutex        // taken after mu
-	refused  map[string]uint64 // registrations for which there was no room, by reason; guarded by refusing
 
 	watching           sync.Once
 	stopWatch, watched chan struct{} // end watch; it has ended
@@ -229,7 +218,10 @@ func New(catalog *catalog.Catalog, opts Options) *Sources {
 }
 
 // Tune replaces the limits. Sources beyond a smaller MaxSources stay.
-func (c *Sources) Tune(l Limits) { c.limits.Store(&l) }
+func (c *Sources) Tune(l Limits) {
+	c.limits.Store(&l)
+	c.Places.tune(l)
+}
 
 // Watch lets a watcher see applied batches in place of the one before; nil is none.
 func (c *Sources) Watch(w BatchWatcher) {

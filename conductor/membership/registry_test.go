@@ -49,8 +49,8 @@ func peerOf(t *testing.T, members *Group, change ...func(*conductor.Options)) *p
 	}
 	p.conductor = conductor.New(opts)
 	t.Cleanup(p.conductor.Close)
-	targets := discovery.New(discovery.Options{Registry: p.conductor.Sources(), Bounds: p.conductor.Sources().Bounds,
-		TooMany: p.conductor.Sources().TooMany, Log: zerolog.Nop()})
+	targets := discovery.New(discovery.Options{Registry: p.conductor.Sources(), Bounds: p.conductor.Sources().Places.Bounds,
+		TooMany: p.conductor.Sources().Places.TooMany, Log: zerolog.Nop()})
 	t.Cleanup(targets.Close)
 	p.registry = NewRegistry(RegistryConfig{Group: p.members, Conductor: p.conductor, Targets: targets, Log: zerolog.New(&p.log)})
 	p.clients = p.conductor.For(conductor.Reader{Secrets: true, Causes: true})
