@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"example.com/conductor/events/reach"
+	"example.com/conductor/redact"
 )
 
 // Here are the checks of single texts, which say what is wrong with a text and how to write it.
@@ -46,7 +47,7 @@ func checkRole(s string) error {
 // checkExpanded returns an error that names the first variable in an address.
 func checkExpanded(address string) error {
 	if err := reach.CheckExpanded(address); err != nil {
-		return fmt.Errorf("%q %w", address, err)
+		return fmt.Errorf("%q %w", redact.URL(address), err)
 	}
 	return nil
 }
@@ -73,13 +74,13 @@ func checkURL(text string) error {
 	}
 	u, err := url.Parse(text)
 	if err != nil || !strings.HasPrefix(text, "http://") && !strings.HasPrefix(text, "https://") {
-		return fmt.Errorf("%q is no URL; write http://host:port or https://host:port", text)
+		return fmt.Errorf("%q is no URL; write http://host:port or https://host:port", redact.URL(text))
 	}
 	if err := checkURLHost(u); err != nil {
-		return fmt.Errorf("%q %w", text, err)
+		return fmt.Errorf("%q %w", redact.URL(text), err)
 	}
 	if u.RawQuery != "" || u.ForceQuery || strings.Contains(text, "#") {
-		return fmt.Errorf("%q has more than a path behind its host", text)
+		return fmt.Errorf("%q has more than a path behind its host", redact.URL(text))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"example.com/conductor/events/reach"
+	"example.com/conductor/redact"
 )
 
 // AutoCount is a number that is not set: a bound that follows another one.
@@ -162,7 +163,7 @@ func parseListeners(texts string) (any, error) {
 		if given {
 			v, err := dialectKind.parse(strings.TrimSpace(dialect))
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%q: dialect %s", text, err))
+				errs = append(errs, fmt.Errorf("%q: dialect %s", redact.Text(text), err))
 				continue
 			}
 			one.Dialect = v.(string)
@@ -185,9 +186,9 @@ func wordKind(words ...string) kind {
 			}
 		}
 		if len(words) == 1 {
-			return nil, fmt.Errorf("%q is not %s, the only word for it", s, words[0])
+			return nil, fmt.Errorf("%q is not %s, the only word for it", redact.Text(s), words[0])
 		}
-		return nil, fmt.Errorf("%q is none of %s%s", s, strings.Join(words, ", "), didYouMean(s, words))
+		return nil, fmt.Errorf("%q is none of %s%s", redact.Text(s), strings.Join(words, ", "), didYouMean(s, words))
 	}
 	return k
 }
@@ -201,7 +202,7 @@ func boolKind() kind {
 		case "false", "no", "off", "0":
 			return false, nil
 		}
-		return nil, fmt.Errorf("%q is neither true nor false", s)
+		return nil, fmt.Errorf("%q is neither true nor false", redact.Text(s))
 	}}
 }
 
@@ -211,7 +212,7 @@ func ratioKind() kind {
 		r, err := strconv.ParseFloat(s, 64)
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("%q is no number", s)
+			return nil, fmt.Errorf("%q is no number", redact.Text(s))
 		case !(r >= 0 && r <= 1):
 			return nil, fmt.Errorf("%s is out of range; it is from 0 to 1", s)
 		}
@@ -261,7 +262,7 @@ func numberKind(word string, read func(digits string) (any, error)) kind {
 		case errors.Is(err, strconv.ErrRange):
 			return nil, fmt.Errorf("%s is out of range", s)
 		case errors.Is(err, strconv.ErrSyntax):
-			return nil, fmt.Errorf("%q is no whole number", s)
+			return nil, fmt.Errorf("%q is no whole number", redact.Text(s))
 		}
 		return n, err
 	}}
@@ -276,7 +277,7 @@ func durationKind() kind {
 		}
 		d, err := time.ParseDuration(s)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no duration; write a number and ms, s, m or h, such as \"30s\"", s)
+			return nil, fmt.Errorf("%q is no duration; write a number and ms, s, m or h, such as \"30s\"", redact.Text(s))
 		}
 		return d, nil
 	}}
@@ -310,7 +311,7 @@ func sizeKind() kind {
 	return kind{word: "bytes", wants: `a size such as "16MiB"`, tags: []string{"!!str", "!!int"}, parse: func(s string) (any, error) {
 		m := sizeText.FindStringSubmatch(s)
 		if m == nil {
-			return nil, fmt.Errorf("%q is no size; write a number of bytes or one with KiB, MiB or GiB", s)
+			return nil, fmt.Errorf("%q is no size; write a number of bytes or one with KiB, MiB or GiB", redact.Text(s))
 		}
 		for _, unit := range sizeUnits {
 			if unit.name != m[2] {
@@ -318,11 +319,11 @@ func sizeKind() kind {
 			}
 			n, err := strconv.ParseInt(m[1], 10, 64)
 			if err != nil || n > math.MaxInt64/unit.bytes {
-				return nil, fmt.Errorf("%q is more bytes than fit 63 bits", s)
+				return nil, fmt.Errorf("%q is more bytes than fit 63 bits", redact.Text(s))
 			}
 			return n * unit.bytes, nil
 		}
-		return nil, fmt.Errorf("%q has an unknown unit; B, KiB, MiB and GiB are known", s)
+		return nil, fmt.Errorf("%q has an unknown unit; B, KiB, MiB and GiB are known", redact.Text(s))
 	}}
 }
 

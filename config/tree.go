@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"example.com/conductor/redact"
 )
 
 // maxPairs bounds the keys of one file after its aliases are followed. A thousand sources
@@ -242,7 +244,7 @@ func describeNode(n *yaml.Node) string {
 	case yaml.SequenceNode:
 		return "a list"
 	}
-	value := n.Value
+	value := redact.Text(n.Value)
 	if len(value) > 40 {
 		value = strings.ToValidUTF8(value[:40], "") + "…"
 	}

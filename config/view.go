@@ -1,6 +1,10 @@
 package config
 
-import "strings"
+import (
+	"strings"
+
+	"example.com/conductor/redact"
+)
 
 // Setting is one setting as operators may see it: without secrets.
 type Setting struct {
@@ -19,38 +23,23 @@ func (c *Config) Settings() []Setting {
 	var all []Setting
 	for _, s := range allSettings {
 		is, was := s.format(c), s.format(&d)
-		value := s.hideSecrets(is)
-		if s.path == "hash.seed" && is != was {
-			value = hidden // who knows it can make prompts that seem equal
-		}
-		all = append(all, Setting{Path: s.path, Value: value, Default: was, Changed: is != was, Live: s.live, Help: s.help})
+		all = append(all, Setting{Path: s.path, Value: s.shown(is), Default: was, Changed: is != was, Live: s.live, Help: s.help})
 	}
 	return all
 }
 
-// hidden stands for a secret.
-const hidden = "***"
-
-// hideSecrets returns a shown value without the users, passwords and queries of URLs.
-func (s setting) hideSecrets(value string) string {
-	urls := []string{value}
-	if s.kind.list {
-		urls = strings.Split(value, ",")
+// shown returns a value as people may see it.
+func (s setting) shown(value string) string {
+	d := Default()
+	switch {
+	case s.path == "hash.seed" && value != s.format(&d):
+		return redact.Hidden // who knows it can make prompts that seem equal
+	case s.kind.list:
+		return strings.Join(redact.URLs(strings.Split(value, ",")), ",")
+	case strings.Contains(value, "://"):
+		return redact.URL(value)
 	}
-	for i, u := range urls {
-		scheme, rest, isURL := strings.Cut(u, "://")
-		if !isURL {
-			continue
-		}
-		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			rest = hidden + rest[at:]
-		}
-		if address, _, found := strings.Cut(rest, "?"); found {
-			rest = address + "?" + hidden
-		}
-		urls[i] = scheme + "://" + rest
-	}
-	return strings.Join(urls, ",")
+	return value
 }
 
 // A Change is one setting that differs between two configs. Was and Is are written as in a file.
@@ -62,11 +51,11 @@ type Change struct {
 }
 
 // Diff returns the scalar settings and the listeners that differ, in the order in which they are
-// printed, without the passwords of URLs. Sources are compared by DiffSources.
+// printed, without secrets. Sources are compared by DiffSources.
 func Diff(was, is *Config) (all []Change) {
 	for _, s := range allSettings {
 		if w, i := s.format(was), s.format(is); w != i {
-			all = append(all, Change{s.path, s.hideSecrets(w), s.hideSecrets(i), s.live})
+			all = append(all, Change{s.path, s.shown(w), s.shown(i), s.live})
 		}
 	}
 	return all

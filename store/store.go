@@ -26,6 +26,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"example.com/conductor/redact"
 )
 
 // Layout is the version of the keys that this program reads and writes.
@@ -71,7 +73,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	base, err := redis.ParseURL(cfg.URL)
 	if err != nil {
-		return nil, fmt.Errorf("url: %s", strings.TrimPrefix(err.Error(), "redis: "))
+		return nil, fmt.Errorf("url: %s", redact.Text(strings.TrimPrefix(err.Error(), "redis: ")))
 	}
 	if base.Network == "unix" && (cfg.Cluster || cfg.Master != "") {
 		return nil, errors.New("url: a cluster and Sentinels have addresses of hosts")

@@ -28,8 +28,10 @@ func hostileServer(t *testing.T) (url string) {
 	answers := map[string]any{
 		"/conductor/v1/services": map[string]any{
 			"services": []any{
-				map[string]any{"InstanceID": h, "TenantID": h, "Type": h, "ModelName": h, "LoraName": h, "State": "failed", "Reason": h, "LastError": h,
-					"Endpoint": h, "ReplayEndpoint": h, "DroppedBy": map[string]any{h: 1}, "Findings": []any{finding}, "DPRank": 0, "BlockSize": 1,
+				map[string]any{"InstanceID": h, "TenantID": h, "Type": h, "ModelName": h, "LoraName": h, "State": "failed",
+					"Reason": h, "LastError": h,
+					"Endpoint": h, "ReplayEndpoint": h, "DroppedBy": map[string]any{h: 1}, "Findings": []any{finding},
+					"DPRank": 0, "BlockSize": 1,
 					"Expected":   map[string]any{"prompts": 1},
 					"Registered": h, "Replicas": []any{map[string]any{"ID": h, "URL": h, "State": h}}},
 			},
@@ -43,9 +45,11 @@ func hostileServer(t *testing.T) (url string) {
 		"/admin/explain": map[string]any{"blocks": 2, "tokens": 4, "block_size": 2, "verdict": map[string]any{"kind": "x", "text": h},
 			"instances": []any{map[string]any{"instance": h, "longest_matched": 2, "ranks": []any{holder}}}, "pools": []any{holder},
 			"reasons": []any{reason}},
-		"/conductor/v1/query": map[string]any{h: map[string]any{h: map[string]any{"longest_matched": 2, "GPU": 2, "DP": map[string]any{"0": 2},
+		"/conductor/v1/query": map[string]any{h: map[string]any{h: map[string]any{"longest_matched": 2, "GPU": 2,
+			"DP":     map[string]any{"0": 2},
 			"detail": map[string]any{"0": map[string]any{"state": h}}}}, "warnings": []string{h}},
-		"/admin/cluster": map[string]any{"enabled": true, "mode": "shards", "replicas": []any{map[string]any{"id": h, "url": h, "state": h}},
+		"/admin/cluster": map[string]any{"enabled": true, "mode": "shards",
+			"replicas": []any{map[string]any{"id": h, "url": h, "state": h}},
 			"shards": []any{map[string]any{"tenant_id": h, "model_name": h, "tenant": h, "model": h, "owners": []any{h}, "replicas": []any{
 				map[string]any{"id": h, "url": h, "phase": h, "state": h}}}}},
 		"/admin/reload": map[string]any{"result": h, "changed": []any{map[string]any{"setting": h, "path": h, "was": h, "is": h}},
@@ -70,7 +74,8 @@ func TestPrintedNames(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.yaml")
 	must.Succeed(t, os.WriteFile(empty, nil, 0o600))
 	for _, args := range [][]string{
-		{"services"}, {"services", "--fleet"}, {"doctor"}, {"doctor", "--all"}, {"top", "--once"}, {"cluster"}, {"health"}, {"health", "--ready"},
+		{"services"}, {"services", "--fleet"}, {"doctor"}, {"doctor", "--all"}, {"top", "--once"}, {"cluster"},
+		{"health"}, {"health", "--ready"},
 		{"explain", "--model", "m", "--block-size", "2", "--tokens", "1,2"},
 		{"explain", "--model", "m", "--block-size", "2", "--tokens", "1,2", "--all"},
 		{"query", "--model", "m", "--block-size", "2", "--tokens", "1,2"}, {"unregister", hostileText}, {"config", "diff"},

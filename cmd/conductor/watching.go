@@ -10,6 +10,7 @@ import (
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/history/file"
 	"example.com/conductor/history/peer"
+	"example.com/conductor/redact"
 )
 
 // viewers is how many clients may look at /admin/live at once, a team of operators. Each costs its
@@ -70,7 +71,7 @@ func replicasOf(peers []string, d peer.Drift) []watch.Replica {
 	out := make([]watch.Replica, len(peers))
 	for i, peer := range peers {
 		p := d.Peers[peer]
-		out[i] = watch.Replica{Peer: peer, State: cmp.Or(p.Worst, neverCompared), Differences: p.Different, Behind: p.Behind,
+		out[i] = watch.Replica{Peer: redact.URL(peer), State: cmp.Or(p.Worst, neverCompared), Differences: p.Different, Behind: p.Behind,
 			Error: p.Error}
 		if !p.Compared.IsZero() {
 			at := p.Compared.UTC()
@@ -103,7 +104,8 @@ func storeOf(members *membership.Group) *watch.Store {
 	out := &watch.Store{Address: members.Store().Address(), Up: st.Up, Since: st.Since.UTC(), Error: st.Error, Lost: st.Lost,
 		Unproven: len(st.Unproven), Members: []watch.Member{}}
 	for _, r := range st.Replicas {
-		m := watch.Member{ID: r.ID, URL: r.URL, Self: r.ID == members.ID(), Version: r.Version, Weight: r.Weight, Started: r.Started.UTC()}
+		m := watch.Member{ID: r.ID, URL: redact.URL(r.URL), Self: r.ID == members.ID(), Version: r.Version, Weight: r.Weight,
+			Started: r.Started.UTC()}
 		m.Lease = max(r.Expires.Sub(now), 0).Seconds()
 		out.Members = append(out.Members, m)
 	}

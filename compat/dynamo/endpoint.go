@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"example.com/conductor/redact"
 )
 
 // checkEndpoint reports what Dynamo's indexer finds wrong with a ZMQ address, in
@@ -12,7 +14,7 @@ import (
 // and the host * pass, whether or not anything can be reached there.
 func checkEndpoint(endpoint string) error {
 	bad := func(format string, args ...any) error {
-		return fmt.Errorf("invalid ZMQ endpoint `%s`: %s", endpoint, fmt.Sprintf(format, args...))
+		return fmt.Errorf("invalid ZMQ endpoint `%s`: %s", redact.URL(endpoint), fmt.Sprintf(format, args...))
 	}
 	scheme, address, ok := strings.Cut(endpoint, "://")
 	switch {

@@ -4,6 +4,8 @@ import (
 	"net/http"
 
 	"github.com/gin-gonic/gin"
+
+	"example.com/conductor/redact"
 )
 
 // peerURL reads the body that names a peer. Any text will do.
@@ -43,7 +45,7 @@ func (d *Dialect) listPeers(g *gin.Context) {
 	if !readable {
 		return
 	}
-	peers := d.replica.Peers()
+	peers := redact.URLs(d.replica.Peers())
 	body := encode(peers)
 	if detail {
 		body = encode(gin.H{"peers": peers, "recovery": d.replica.Status()})

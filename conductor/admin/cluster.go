@@ -10,6 +10,7 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/server"
+	"example.com/conductor/redact"
 )
 
 // errNoShards says that replicas send no calls of gRPC here.
@@ -78,7 +79,7 @@ func shardRowOf(s *cluster.Row, now *cluster.State, urls bool) shardRow {
 		}
 		r := shardReplica{ID: id, Phase: f.Phase.String(), Whole: f.Whole, Queries: f.Queries}
 		if urls {
-			r.URL = now.URLs[id]
+			r.URL = redact.URL(now.URLs[id])
 		}
 		row.Replicas = append(row.Replicas, r)
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"example.com/conductor/conductor/membership"
+	"example.com/conductor/redact"
 )
 
 // ownersName is the name of the fact that tells of Config.Owners.
@@ -29,7 +30,7 @@ func (c *Cluster) compareSettings(all []membership.Replica) {
 		if differ[r.ID] = true; c.differ[r.ID] {
 			continue
 		}
-		line := c.cfg.Log.Warn().Str("replica", r.ID).Str("url", r.URL).Int("owners", c.cfg.Owners)
+		line := c.cfg.Log.Warn().Str("replica", r.ID).Str("url", redact.URL(r.URL)).Int("owners", c.cfg.Owners)
 		if !shares {
 			line.Msg("a replica of this store shares no shards: all replicas need the same cluster.mode")
 		} else {

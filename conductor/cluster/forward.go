@@ -22,6 +22,7 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/server"
+	"example.com/conductor/redact"
 )
 
 const (
@@ -143,7 +144,7 @@ func (f *mountedForwarder) targetOf(g *gin.Context) (target string, root bool) {
 func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.UnservedError) error {
 	if prefersRedirect(g.Request.Header) {
 		path, _ := f.targetOf(g)
-		g.Header("Location", strings.TrimSuffix(f.forwarder.orderReplicas(to.Serving)[0].URL, "/")+path)
+		g.Header("Location", strings.TrimSuffix(redact.WithoutUser(f.forwarder.orderReplicas(to.Serving)[0].URL), "/")+path)
 		g.Header("Preference-Applied", "redirect")
 		server.Send(g, http.StatusTemporaryRedirect, "text/plain; charset=utf-8", nil)
 		f.forwarder.results.WithLabelValues("redirected").Inc()
@@ -260,7 +261,7 @@ func (f *Forwarder) sendToAny(out *outgoing, to *conductor.UnservedError, use fu
 		if out.ctx.Err() == nil {
 			f.shunReplica(by.ID)
 			f.faults.WithLabelValues(reason).Inc()
-			f.cfg.Log.Debug().Str("replica", by.ID).Str("url", by.URL).Str("reason", reason).Err(err).Msg(
+			f.cfg.Log.Debug().Str("replica", by.ID).Str("url", redact.URL(by.URL)).Str("reason", reason).Err(err).Msg(
 				"a forwarded query is not answered")
 		}
 		last = fmt.Errorf("%w: replica %s: %w", forward.ErrReplicas, by.ID, err)
@@ -279,7 +280,7 @@ func (f *Forwarder) sendTo(out *outgoing, by conductor.ReplicaAddress,
 	defer late.Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(by.URL, "/")+out.target, bytes.NewReader(out.body))
 	if err != nil {
-		return "url", err
+		return "url", redact.Error(err)
 	}
 	req.Header = out.header
 	start := time.Now()
@@ -288,7 +289,7 @@ func (f *Forwarder) sendTo(out *outgoing, by conductor.ReplicaAddress,
 	case err != nil && !late.Stop() && out.ctx.Err() == nil:
 		return "timeout", fmt.Errorf("no answer within %s", f.cfg.Timeout)
 	case err != nil:
-		return "connection", err
+		return "connection", redact.Error(err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, which no context ends

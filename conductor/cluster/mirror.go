@@ -24,6 +24,7 @@ import (
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/redact"
 )
 
 const (
@@ -341,12 +342,13 @@ func (m *Mirror) recordOutcome(q *queue, pause time.Duration, err error) {
 	was := q.failing
 	if q.failing = err != nil; !q.failing {
 		if was {
-			m.cfg.Log.Info().Str("replica", q.to.ID).Str("url", q.to.URL).Msg("a replica takes reports of routers again")
+			m.cfg.Log.Info().Str("replica", redact.URL(q.to.ID)).Str("url", redact.URL(q.to.URL)).Msg(
+				"a replica takes reports of routers again")
 		}
 		return
 	}
 	if !was {
-		m.cfg.Log.Warn().Str("replica", q.to.ID).Str("url", q.to.URL).Err(err).Msg(
+		m.cfg.Log.Warn().Str("replica", redact.URL(q.to.ID)).Str("url", redact.URL(q.to.URL)).Err(err).Msg(
 			"a replica does not take the reports of routers that other replicas have got")
 	}
 	q.pause = now.Add(pause)
@@ -396,7 +398,7 @@ func (m *Mirror) sendRequest(ctx context.Context, to conductor.ReplicaAddress, m
 	all bool) (status int, answer []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(to.URL, "/")+path, bytes.NewReader(text))
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, redact.Error(err)
 	}
 	h := req.Header
 	h["Accept"] = []string{body.JSON.ContentType()}
@@ -413,7 +415,7 @@ func (m *Mirror) sendRequest(ctx context.Context, to conductor.ReplicaAddress, m
 	}
 	resp, err := m.cfg.To.RoundTrip(req)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, redact.Error(err)
 	}
 	defer resp.Body.Close()
 	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"example.com/conductor/events/reach"
+	"example.com/conductor/redact"
 )
 
 const (
@@ -28,17 +29,17 @@ func checkURL(text string) error {
 	u, err := url.Parse(text)
 	switch unset := reach.CheckExpanded(text); {
 	case unset != nil:
-		return fmt.Errorf("%q %w", text, unset)
+		return fmt.Errorf("%q %w", redact.URL(text), unset)
 	case err != nil:
-		return fmt.Errorf("%q is no URL: %w", text, err)
+		return fmt.Errorf("%q is no URL", redact.URL(text))
 	case u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Errorf("%q has the scheme %q; write http://host:port or https://host:port", text, u.Scheme)
+		return fmt.Errorf("%q has the scheme %q; write http://host:port or https://host:port", redact.URL(text), u.Scheme)
 	case reach.CheckHost(u.Hostname()) != nil:
-		return fmt.Errorf("%q %w", text, reach.CheckHost(u.Hostname()))
+		return fmt.Errorf("%q %w", redact.URL(text), reach.CheckHost(u.Hostname()))
 	case u.Port() != "" && reach.CheckPort(u.Port()) != nil:
-		return fmt.Errorf("%q %w", text, reach.CheckPort(u.Port()))
+		return fmt.Errorf("%q %w", redact.URL(text), reach.CheckPort(u.Port()))
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
-		return fmt.Errorf("%q has more than scheme, host, port and path", text)
+		return fmt.Errorf("%q has more than scheme, host, port and path", redact.URL(text))
 	}
 	return nil
 }

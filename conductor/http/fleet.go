@@ -9,6 +9,7 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/server"
+	"example.com/conductor/redact"
 )
 
 // errNoFleet is the answer of a server that shares nothing.
@@ -57,7 +58,7 @@ func (a *api) fleetServices(g *gin.Context) (any, error) {
 			Replicas: make([]followerRow, len(r.Followers)),
 		}
 		if s := r.Source; s != nil {
-			row.Discover, row.Endpoint, row.ReplayEndpoint = s.Discover, s.Endpoint, s.ReplayEndpoint
+			row.Discover, row.Endpoint, row.ReplayEndpoint = redact.URL(s.Discover), s.Endpoint, s.ReplayEndpoint
 			row.Type, row.ModelName, row.LoraName, row.BlockSize, row.AdditionalSalt = s.Type, s.Model, s.Lora, s.BlockSize, s.Salt
 			row.Registered, row.RegisteredAt = "client", &r.Since
 			if r.Configured {
@@ -65,7 +66,7 @@ func (a *api) fleetServices(g *gin.Context) (any, error) {
 			}
 		}
 		for j, f := range r.Followers {
-			row.Replicas[j] = followerRow{f.ID, f.URL, f.State}
+			row.Replicas[j] = followerRow{f.ID, redact.URL(f.URL), f.State}
 		}
 		rows[i] = row
 	}

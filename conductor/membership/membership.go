@@ -29,6 +29,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/redact"
 	"example.com/conductor/store"
 )
 
@@ -279,12 +280,12 @@ func (g *Group) logChanges(before, now *Status) {
 	}
 	for _, r := range now.Replicas {
 		if _, was := known[r.ID]; !was && r.ID != g.ID() {
-			log.Info().Str("replica", r.ID).Str("url", r.URL).Msg("a replica is there")
+			log.Info().Str("replica", r.ID).Str("url", redact.URL(r.URL)).Msg("a replica is there")
 		}
 		delete(known, r.ID)
 	}
 	for _, r := range known {
-		log.Warn().Str("replica", r.ID).Str("url", r.URL).Msg("a replica is gone")
+		log.Warn().Str("replica", r.ID).Str("url", redact.URL(r.URL)).Msg("a replica is gone")
 	}
 }
 

@@ -2,6 +2,8 @@ package registration
 
 import (
 	"fmt"
+
+	"example.com/conductor/redact"
 )
 
 // ConflictError says that the key is taken by a registration that differs.
@@ -13,5 +15,8 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s is registered with another %s: have %q, got %q", e.Key, e.Field, e.Have, e.Want)
+	if e.Field == FieldSalt { // which may be a secret of another client
+		return fmt.Sprintf("%s is registered with another %s", e.Key, e.Field)
+	}
+	return fmt.Sprintf("%s is registered with another %s: have %q, got %q", e.Key, e.Field, redact.URL(e.Have), redact.URL(e.Want))
 }

@@ -21,6 +21,7 @@ import (
 
 	"example.com/conductor/bounds"
 	"example.com/conductor/conductor/stage"
+	"example.com/conductor/redact"
 )
 
 // TracerConfig says where traces go.
@@ -70,7 +71,7 @@ var handled sync.Once
 func NewTracer(c TracerConfig) (*Tracer, error) {
 	to, err := url.Parse(c.Endpoint)
 	if err != nil {
-		return nil, err
+		return nil, redact.Error(err)
 	}
 	if to.Path == "" || to.Path == "/" {
 		to.Path = "/v1/traces"
@@ -90,7 +91,7 @@ func NewTracer(c TracerConfig) (*Tracer, error) {
 		lines := bounds.NewRates(1/time.Minute.Seconds(), 1)
 		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 			if lines.Spend("", 1, time.Now()) == nil {
-				c.Log.Warn().Err(err).Msg("traces do not reach the collector")
+				c.Log.Warn().Err(redact.Error(err)).Msg("traces do not reach the collector")
 			}
 		}))
 	})
@@ -111,7 +112,7 @@ func (t *Tracer) Close(ctx context.Context) error {
 		return nil
 	}
 	if err := t.provider.Shutdown(ctx); err != nil {
-		return fmt.Errorf("the last traces did not reach the collector: %w", err)
+		return fmt.Errorf("the last traces did not reach the collector: %w", redact.Error(err))
 	}
 	return nil
 }

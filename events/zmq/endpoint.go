@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"example.com/conductor/events/reach"
+	"example.com/conductor/redact"
 )
 
 // endpointError says why no connection can ever be made to an endpoint.
@@ -19,7 +20,7 @@ type endpointError struct {
 }
 
 func (e *endpointError) Error() string {
-	return fmt.Sprintf("endpoint %q %s", e.Endpoint, e.why)
+	return fmt.Sprintf("endpoint %q %s", redact.URL(e.Endpoint), e.why)
 }
 
 // Permanent tells a caller that trying again is useless.
@@ -91,7 +92,7 @@ func CheckReach(rules *reach.Rules, endpoint string) error {
 		ok = rules.AllowsName(port)
 	}
 	if !ok {
-		return fmt.Errorf("%q %w", endpoint, errReach)
+		return fmt.Errorf("%q %w", redact.URL(endpoint), errReach)
 	}
 	return nil
 }
@@ -137,6 +138,9 @@ func splitAs(endpoint string, bound bool) (network, addr string, err error) {
 		}
 		return "unix", rest, nil
 	case "tcp":
+		if redact.URL(endpoint) != endpoint { // no part of it may be in an error
+			return bad("has more than a host and a port")
+		}
 		host, port, err := net.SplitHostPort(rest)
 		if err != nil {
 			return bad("is not host:port (IPv6 addresses go in brackets): %v", err)

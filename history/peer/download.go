@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"example.com/conductor/redact"
 )
 
 const (
@@ -38,7 +40,7 @@ type download struct {
 func (d *download) open(from string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(d.ctx, http.MethodGet, d.url+from, nil)
 	if err != nil {
-		return nil, err
+		return nil, redact.Error(err)
 	}
 	req.Header.Set("Accept", d.accept)
 	req.Header.Set(Header, d.me)
@@ -51,7 +53,7 @@ func (d *download) open(from string) (*http.Response, error) {
 	}
 	res, err := d.client.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, redact.Error(err)
 	}
 	if from == "" {
 		d.id, d.size = strings.Trim(res.Header.Get("ETag"), `"`), res.ContentLength

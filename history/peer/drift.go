@@ -17,6 +17,7 @@ import (
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/redact"
 	"example.com/conductor/spelling"
 )
 
@@ -227,12 +228,12 @@ func (m *comparer) askDigests(ctx context.Context, peer string) ([]ingest.Source
 	digests := m.peers.cfg.Digests
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(peer, "/")+digests.Path, nil)
 	if err != nil {
-		return nil, err
+		return nil, redact.Error(err)
 	}
 	req.Header.Set(Header, m.peers.me)
 	res, err := m.peers.cfg.Client.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, redact.Error(err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusMethodNotAllowed {
@@ -261,7 +262,7 @@ func (m *comparer) logRefusal(peer string, err error) {
 	// After the grace the same reason is logged again, as a warning.
 	if why := level.String() + err.Error(); m.refused[peer] != why {
 		m.refused[peer] = why
-		m.peers.cfg.Log.WithLevel(level).Str("peer", peer).Err(err).Msg("a peer cannot be compared with")
+		m.peers.cfg.Log.WithLevel(level).Str("peer", redact.URL(peer)).Err(err).Msg("a peer cannot be compared with")
 	}
 }
 
@@ -276,7 +277,7 @@ func (m *comparer) countBehind(p pair, our, their *ingest.SourceDigest) (batches
 		batches = max(their.Mark.Seq+1, next) - next
 	}
 	if batches > 0 && m.late[p] {
-		text = fmt.Sprintf("the replica %s has applied %s more: this server does not get them, or does not keep up", p.peer,
+		text = fmt.Sprintf("the replica %s has applied %s more: this server does not get them, or does not keep up", redact.URL(p.peer),
 			spelling.Count(batches, "batch"))
 	}
 	m.late[p] = batches > 0
@@ -349,8 +350,8 @@ func (m *comparer) confirmDifference(p pair, our, their *ingest.SourceDigest, a,
 	}
 	m.c.Sources().ReportFinding(p.key, doctor.FindingDrift,
 		fmt.Sprintf("behind batch %d this server holds %s and the replica %s %d: one side lost events, or applied them in another way",
-			a.Seq, spelling.Count(a.Blocks, "block"), p.peer, b.Blocks))
-	line := m.peers.cfg.Log.Warn().Str("source", p.key.String()).Str("peer", p.peer).Uint64("seq", a.Seq).
+			a.Seq, spelling.Count(a.Blocks, "block"), redact.URL(p.peer), b.Blocks))
+	line := m.peers.cfg.Log.Warn().Str("source", p.key.String()).Str("peer", redact.URL(p.peer)).Uint64("seq", a.Seq).
 		Int("blocks", a.Blocks).Int("blocks_there", b.Blocks).
 		Str("digest", fmt.Sprintf("%016x", a.Sum)).Str("digest_there", fmt.Sprintf("%016x", b.Sum)).
 		Str("missing", our.Missing).Str("missing_there", their.Missing)

@@ -17,6 +17,7 @@ import (
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history"
+	"example.com/conductor/redact"
 )
 
 const (
@@ -85,7 +86,7 @@ func (r Replicas) LoadDeployment(ctx context.Context, loader *history.Loader, d 
 		if err == nil || ctx.Err() != nil {
 			return progress, err
 		}
-		all = append(all, fmt.Errorf("%s: %w", url, err))
+		all = append(all, fmt.Errorf("%s: %w", redact.URL(url), err))
 	}
 	return conductor.Progress{}, errors.Join(all...)
 }
@@ -102,7 +103,7 @@ type fetch struct {
 
 // loadFrom loads the snapshot of the peer at a URL.
 func (f *fetch) loadFrom(ctx context.Context, url string, loader *history.Loader) (progress conductor.Progress, err error) {
-	snapshot := history.Snapshot{Origin: ingest.FromPeer, Name: url, Slow: "still recovering", Field: "peer"}
+	snapshot := history.Snapshot{Origin: ingest.FromPeer, Name: redact.URL(url), Slow: "still recovering", Field: "peer"}
 	for i := range f.formats {
 		progress, err = loader.Load(snapshot, func(l *history.Loading) error {
 			if f.begin != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/history"
+	"example.com/conductor/redact"
 )
 
 // Config is what Peers are made of.
@@ -82,7 +83,7 @@ func PlainClient() *http.Client {
 	}
 }
 
-// Peers returns the peers in the order of their registration. It is never nil.
+// Peers returns the peers in the order of their registration, as they are asked: redact.URL shows them. It is never nil.
 func (p *Peers) Peers() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,11 +113,14 @@ func (p *Peers) AddPeer(url string) error {
 	return nil
 }
 
-// RemovePeer removes a peer, and reports whether it was there.
+// RemovePeer removes a peer, which may be named as it is shown, and reports whether it was there.
 func (p *Peers) RemovePeer(url string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := slices.Index(p.peers, url)
+	if i < 0 {
+		i = slices.IndexFunc(p.peers, func(peer string) bool { return redact.URL(peer) == url })
+	}
 	if i >= 0 {
 		p.peers = slices.Delete(p.peers, i, i+1)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"example.com/conductor/history"
+	"example.com/conductor/redact"
 )
 
 const (
@@ -48,8 +49,8 @@ func (p *Peers) Restore(ctx context.Context, loader *history.Loader) {
 		if ctx.Err() != nil {
 			break
 		}
-		p.updateStatus(func(st *Status) { st.Peer, st.Blocks, st.Bytes, st.Skipped = url, 0, 0, map[string]int{} })
-		log.Info().Str("peer", url).Msg("recovering from a peer")
+		p.updateStatus(func(st *Status) { st.Peer, st.Blocks, st.Bytes, st.Skipped = redact.URL(url), 0, 0, map[string]int{} })
+		log.Info().Str("peer", redact.URL(url)).Msg("recovering from a peer")
 		fetch := fetch{client: p.cfg.Client, me: p.me, formats: p.cfg.Formats, within: time.Until(end) / 2}
 		fetch.skip = func(reason string, parts int) { p.updateStatus(func(st *Status) { st.Skipped[reason] += parts }) }
 		fetch.begin = p.setLoading
@@ -61,7 +62,7 @@ func (p *Peers) Restore(ctx context.Context, loader *history.Loader) {
 		if err == nil {
 			p.updateStatus(func(st *Status) { st.State = Done })
 			st := p.Status()
-			log.Info().Str("peer", url).Int("blocks", st.Blocks).Int64("bytes", st.Bytes).Interface("skipped", st.Skipped).
+			log.Info().Str("peer", redact.URL(url)).Int("blocks", st.Blocks).Int64("bytes", st.Bytes).Interface("skipped", st.Skipped).
 				Float64("seconds", st.Seconds).Msg("recovered from a peer")
 			return
 		}
@@ -71,11 +72,11 @@ func (p *Peers) Restore(ctx context.Context, loader *history.Loader) {
 		}
 		if asked++; p.isStarting(err) {
 			away++
-			log.Info().Str("peer", url).Err(err).Msg("a peer is not up yet")
+			log.Info().Str("peer", redact.URL(url)).Err(err).Msg("a peer is not up yet")
 		} else {
-			log.Warn().Str("peer", url).Err(err).Msg("a peer gave no whole snapshot")
+			log.Warn().Str("peer", redact.URL(url)).Err(err).Msg("a peer gave no whole snapshot")
 		}
-		p.updateStatus(func(st *Status) { st.Errors = append(st.Errors, fmt.Sprintf("%s: %v", url, err)) })
+		p.updateStatus(func(st *Status) { st.Errors = append(st.Errors, fmt.Sprintf("%s: %v", redact.URL(url), err)) })
 	}
 	state := Failed
 	switch {
@@ -125,7 +126,7 @@ func (p *Peers) isStarting(err error) bool {
 // dropSelf removes a peer that is this server.
 func (p *Peers) dropSelf(url string) {
 	p.RemovePeer(url)
-	p.cfg.Log.Info().Str("peer", url).Msg("a peer is this server itself, and is not asked again")
+	p.cfg.Log.Info().Str("peer", redact.URL(url)).Msg("a peer is this server itself, and is not asked again")
 }
 
 // States of a recovery.

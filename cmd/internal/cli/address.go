@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"example.com/conductor/redact"
 )
 
 // defaultPort is where a server with default settings listens.
@@ -17,7 +19,7 @@ const defaultPort = "13333"
 // means the default port. An address without a scheme is https if secure is set, else http.
 func BaseURL(text string, secure bool) (string, error) {
 	text = strings.TrimSpace(text)
-	given := text
+	given := redact.URL(text) // in errors
 	if !strings.Contains(text, "://") {
 		scheme := "http://"
 		if secure {
@@ -34,6 +36,9 @@ func BaseURL(text string, secure bool) (string, error) {
 		text = scheme + full + rest
 	}
 	u, err := url.Parse(text)
+	if err != nil && given != text {
+		return "", fmt.Errorf("%q is no URL", given)
+	}
 	if err != nil {
 		if wrong := (*url.Error)(nil); errors.As(err, &wrong) {
 			err = wrong.Err
@@ -47,7 +52,7 @@ func BaseURL(text string, secure bool) (string, error) {
 	case u.Hostname() == "":
 		return "", fmt.Errorf("%q has no host: name host:port", given)
 	case u.User != nil:
-		return "", fmt.Errorf("%q has a user: a token goes into a file, which --token-file names", u.Redacted())
+		return "", fmt.Errorf("%q has a user: a token goes into a file, which --token-file names", given)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
 		return "", fmt.Errorf("%q has a path: name the listener alone, %s, because each command adds the path that it asks", given, base)
 	}

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Names of engines, media and models come from whoever publishes or registers, and so do parts of messages. Commands print
+// Names of engines, media and models come from those who publish or register, and so do parts of messages. Commands print
 // them through the functions here, so that no name moves the cursor of a terminal, ends a line or begins a column.
 
 // Printable returns text with all but printable characters and spaces as escapes of Go.
