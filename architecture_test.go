@@ -105,6 +105,8 @@ var table = []room{
 	{dir: "conductor/scope", rooms: []string{"events"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Which parts of a table have changed, for those who keep it.
 	{dir: "conductor/kept", rooms: []string{"events/tape"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// Moments as numbers, on a clock that nobody sets.
+	{dir: "conductor/steady", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"})},
 	// Bad input that names its field.
 	{dir: "conductor/invalid", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Explanations, as values: the application fills them, dialects show them.
@@ -116,8 +118,8 @@ var table = []room{
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Deployments with their indexes, and as much of sources as queries need.
 	{dir: "conductor/catalog", rooms: []string{"conductor/doctor", "conductor/expect", "conductor/kept", "conductor/lifetime",
-		"conductor/names", "conductor/normalize", "conductor/prefixes", "conductor/registration", "conductor/scope", "events",
-		"events/stream", "index", "index/hash", "tiers"}, modules: []string{zerolog}, not: append([]string{"os"}, httpOrJSON...)},
+		"conductor/names", "conductor/normalize", "conductor/prefixes", "conductor/registration", "conductor/scope", "conductor/steady",
+		"events", "events/stream", "index", "index/hash", "tiers"}, modules: []string{zerolog}, not: append([]string{"os"}, httpOrJSON...)},
 	// What operators see of sources, as values, and the metrics that follow.
 	{dir: "conductor/status", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/match", "conductor/registration",
 		"conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus},
@@ -128,8 +130,8 @@ var table = []room{
 	// Streams in, changes of indexes out: sources, what they hold, and copies of it.
 	{dir: "conductor/ingest", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/expect", "conductor/image",
 		"conductor/inspect", "conductor/invalid", "conductor/kept", "conductor/lmcache", "conductor/names", "conductor/normalize",
-		"conductor/pool", "conductor/registration", "conductor/scope", "conductor/statelog", "conductor/status", "events/...", "index/...",
-		"tiers"},
+		"conductor/pool", "conductor/registration", "conductor/scope", "conductor/statelog", "conductor/status", "conductor/steady",
+		"events/...", "index/...", "tiers"},
 		modules: []string{zerolog, xxh3}, not: append([]string{"flag", "os"}, httpOrJSON...)},
 	// Sources, indexes and queries in, numbers and series out.
 	{dir: "conductor/meter", rooms: []string{"conductor/catalog", "conductor/expect", "conductor/explain", "conductor/ingest",
@@ -160,7 +162,8 @@ var table = []room{
 	{dir: "conductor/doctor", rooms: []string{"conductor/scope", "events", "index/hash", "tiers"},
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Objects of a store in, blocks that appear and vanish out: pure, the caller moves them in an index.
-	{dir: "conductor/lifetime", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "conductor/lifetime", rooms: []string{"conductor/steady"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
+		noClock: true},
 	{dir: "conductor/prefixes", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/pool", rooms: []string{"conductor/doctor", "conductor/scope", "events", "events/objectkey", "tiers"},
 		modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},

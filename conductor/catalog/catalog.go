@@ -38,7 +38,7 @@ type Catalog struct {
 	maxIdentities int          // of one deployment; 0 is no bound
 	past          bool         // a replay fills it
 	elsewhere     askedCounts  // of queries without a deployment, and of deployments that are gone
-	askedAt       atomic.Int64 // Unix seconds of the last query of any deployment
+	askedAt       atomic.Int64 // when the last query of any deployment came, see steady.Seconds
 }
 
 // Options configures a Catalog.
@@ -217,8 +217,8 @@ func (c *Catalog) Leave(ns *Namespace) {
 // NoteAsked notes that a query has come, whatever it is about.
 func (c *Catalog) NoteAsked(now time.Time) { storeSecond(&c.askedAt, now) }
 
-// LastAsked returns when the last query came, to the second.
-func (c *Catalog) LastAsked() time.Time { return time.Unix(c.askedAt.Load(), 0) }
+// SinceAsked returns how long ago the last query came, to the second. It is decades if none did.
+func (c *Catalog) SinceAsked(now time.Time) time.Duration { return sinceSecond(&c.askedAt, now) }
 
 // LearnParts notes of how many parts a published block is.
 func (c *Catalog) LearnParts(dk scope.Deployment, n int) {

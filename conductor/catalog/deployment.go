@@ -18,6 +18,7 @@ import (
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/prefixes"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/steady"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/tiers"
@@ -41,7 +42,7 @@ type Deployment struct {
 	ownerTable atomic.Pointer[[]tiers.Owner] // what owners of the index are, by index.Owner; append-only
 
 	// What queries read, changed under Catalog.mu only unless atomic.
-	askedAt    atomic.Int64                            // Unix seconds of the last query
+	askedAt    atomic.Int64                            // when the last query came, see steady.Seconds
 	asked      askedCounts                             // by queries
 	lookAheads usedLookAheads                          // of the namespaces
 	tokenless  atomic.Bool                             // some blocks were announced by hash alone
@@ -223,14 +224,19 @@ func (d *Deployment) HasWaiting() bool { return d.tokenless.Load() && d.Index.Ha
 // NoteAsked notes that queries are interested in a deployment. A second is fine enough.
 func (d *Deployment) NoteAsked(now time.Time) { storeSecond(&d.askedAt, now) }
 
-// LastAsked returns when a query was about the deployment last, to the second.
-func (d *Deployment) LastAsked() time.Time { return time.Unix(d.askedAt.Load(), 0) }
+// SinceAsked returns how long ago a query was about the deployment last, to the second. It is decades if none was.
+func (d *Deployment) SinceAsked(now time.Time) time.Duration { return sinceSecond(&d.askedAt, now) }
 
 // storeSecond rounds now to seconds and stores it if it differs, so that queries do not write a shared cache line each time.
 func storeSecond(at *atomic.Int64, now time.Time) {
-	if t := now.Unix(); at.Load() != t {
+	if t := steady.Seconds(now); at.Load() != t {
 		at.Store(t)
 	}
+}
+
+// sinceSecond returns how long ago storeSecond stored.
+func sinceSecond(at *atomic.Int64, now time.Time) time.Duration {
+	return time.Duration(steady.Seconds(now)-at.Load()) * time.Second
 }
 
 // contradicts reports whether two meanings of a hash contradict each other. Engines with

@@ -23,7 +23,7 @@ type Member struct {
 	Lives        lifetime.Tracker     // how long blocks stay with the engine
 	Status       func() stream.Status // of its stream
 	Window       atomic.Int64         // the largest sliding window that a group of it announced, in tokens
-	Heard        atomic.Int64         // when its last batch with events was applied, in ns since 1970; 0: none was
+	Heard        atomic.Int64         // when its last batch with events was applied, see steady.Nanos; 0: none was
 
 	aliases    atomic.Pointer[[]string] // in place of those of Registration, never nil; changed under Catalog.mu
 	Home       *Deployment              // that it is registered for, nil for a pool; set by Join

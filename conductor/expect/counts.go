@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+
+	"example.com/conductor/conductor/steady"
 )
 
 // Ending is how the expectation of a block ended.
@@ -180,7 +182,7 @@ const maxLate = 64
 // rememberExpired remembers two blocks of a node that has expired, so that the target still learns from a late announcement
 // how long blocks take: the first one, and the last one for all the others, because engines announce a long prompt in parts.
 func (t *Target) rememberExpired(p *node) {
-	now, n := t.space.table.now().UnixNano(), len(p.keys)
+	now, n := steady.Nanos(t.space.table.now()), len(p.keys)
 	if now-p.since > int64(MostTTL) {
 		return
 	}

@@ -3,6 +3,8 @@ package expect
 import (
 	"slices"
 	"time"
+
+	"example.com/conductor/conductor/steady"
 )
 
 // Doubt counts consecutive reports for a target that expired before the engine had announced any of their blocks.
@@ -46,9 +48,9 @@ func (s *Space) Doubts(since time.Time) (all []Doubt) {
 func (t *Target) doubtMore(e *expectation) {
 	d := &t.doubt
 	if d.Reports == 0 {
-		d.Since = time.Unix(0, e.at)
+		d.Since = steady.Time(e.at, t.space.table.now())
 	}
-	d.Last = time.Unix(0, e.ends)
+	d.Last = steady.Time(e.ends, t.space.table.now())
 	if d.Reports++; d.Reports != suspect || t.Rank == AnyRank {
 		return
 	}

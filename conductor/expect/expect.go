@@ -42,6 +42,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"example.com/conductor/conductor/steady"
 )
 
 // AnyRank is the rank of a target whose rank is not known.
@@ -83,7 +85,7 @@ type Table struct {
 	tidying   bool  // a timer is set
 	totals    State // of all targets, those that have left too; its Reports number the reports
 
-	nextEnd atomic.Int64 // of ends, in Unix nanoseconds; 0 without one
+	nextEnd atomic.Int64 // of ends, see steady.Nanos; 0 without one
 }
 
 // tenant is what the spaces of one tenant share.
@@ -336,7 +338,7 @@ func (t *Target) Add(r Report) {
 	if t.gone {
 		return
 	}
-	now := table.now().UnixNano()
+	now := steady.Nanos(table.now())
 	table.expireReports(now)
 	t.expireBlocks(now)
 	id := uint64(0)
@@ -382,7 +384,7 @@ func (t *Target) Add(r Report) {
 func (t *Target) Has(keys []uint64) {
 	t.space.table.mu.Lock()
 	defer t.space.table.mu.Unlock()
-	t.confirmBlocks(keys, t.space.table.now().UnixNano(), false)
+	t.confirmBlocks(keys, steady.Nanos(t.space.table.now()), false)
 }
 
 // hashRequestID returns the number that stands for a request ID of a tenant. It is never 0.
@@ -394,7 +396,7 @@ func (t *Table) hashRequestID(tenant, id string) uint64 {
 func (t *Table) Cancel(tenant, id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.expireReports(t.now().UnixNano())
+	t.expireReports(steady.Nanos(t.now()))
 	e := t.named[t.hashRequestID(tenant, id)]
 	if e == nil {
 		return false
@@ -541,7 +543,7 @@ func (t *Table) tidyLater() {
 	time.AfterFunc(tidyEvery, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		now := t.now().UnixNano()
+		now := steady.Nanos(t.now())
 		t.expireReports(now)
 		for _, x := range t.tenants {
 			for of := range x.approximate {
@@ -576,7 +578,7 @@ func (s *Space) Awaits(instance, rank int32) bool {
 func (s *Space) Announced(instance, rank int32, keys []uint64) (relieved bool) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
-	now := s.table.now().UnixNano()
+	now := steady.Nanos(s.table.now())
 	for _, t := range s.targetsOf(instance, rank) {
 		if t == nil || t.Capacity > 0 {
 			continue

@@ -3,6 +3,8 @@ package expect
 import (
 	"container/heap"
 	"slices"
+
+	"example.com/conductor/conductor/steady"
 )
 
 // insertPrompt makes the blocks of a prompt expected, and returns the node with the last of them; nil for a prompt
@@ -357,7 +359,7 @@ func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found 
 		return dst
 	}
 	t := s.table
-	now := t.now().UnixNano()
+	now := steady.Nanos(t.now())
 	if end := t.nextEnd.Load(); end != 0 && end <= now {
 		t.mu.Lock()
 		t.expireReports(now)

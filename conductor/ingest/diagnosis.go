@@ -10,6 +10,7 @@ import (
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/steady"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/index"
@@ -78,12 +79,12 @@ func observeSilence(s *Source, now time.Time) {
 	st := s.feed.Status()
 	heard := s.opened
 	if at := s.Member.Heard.Load(); at != 0 {
-		heard = time.Unix(0, at)
+		heard = steady.Time(at, now)
 	}
 	if st.ConnectedAt.After(heard) {
 		heard = st.ConnectedAt
 	}
-	asked := now.Sub(d.LastAsked()) < limit
+	asked := d.SinceAsked(now) < limit
 	s.doctor.Silence(now.Sub(heard), limit, asked && (st.State == stream.Synced || st.State == stream.Partial))
 }
 
@@ -98,11 +99,11 @@ func observeUse(s *Source, now time.Time) {
 	s.turn.Lock()
 	for _, ns := range s.holdings.namespaces {
 		for _, id := range ns.Names.Recent() {
-			asked = asked || now.Sub(id.AskedAt()) < limit
+			asked = asked || id.SinceAsked(now) < limit
 		}
 	}
 	s.turn.Unlock()
-	s.doctor.Use(s.holdings.blocks(), asked, now.Sub(d.LastAsked()) < limit)
+	s.doctor.Use(s.holdings.blocks(), asked, d.SinceAsked(now) < limit)
 }
 
 // observeLives tells the doctor how fast the engine evicts.

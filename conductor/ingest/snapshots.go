@@ -186,7 +186,7 @@ func (h Snapshots) yieldToQueries() {
 	if runtime.GOMAXPROCS(0) > 1 {
 		return
 	}
-	if ago := h.sources.now().Unix() - h.sources.catalog.LastAsked().Unix(); ago >= 0 && ago <= 1 {
+	if ago := h.sources.catalog.SinceAsked(h.sources.now()); ago >= 0 && ago <= time.Second {
 		time.Sleep(queriesFirst)
 	}
 }

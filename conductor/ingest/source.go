@@ -16,6 +16,7 @@ import (
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/statelog"
+	"example.com/conductor/conductor/steady"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
@@ -288,7 +289,7 @@ func (s *Source) applyStep(step *stream.Step) {
 			s.tape.RecordIdle(step.Epoch, step.Seq)
 		} else {
 			s.tape.RecordBatch(step.Epoch, step.Seq, step.Replayed, step.Payload, step.Block)
-			s.Member.Heard.Store(now.UnixNano())
+			s.Member.Heard.Store(steady.Nanos(now))
 		}
 		s.applier.at, s.applier.news = now, !step.Replayed
 		s.apply(&step.Batch)

@@ -7,6 +7,7 @@ import (
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/steady"
 	"example.com/conductor/events/stream"
 )
 
@@ -76,7 +77,7 @@ func causeOf(s *Source, d *expect.Doubt) string {
 // heardSince reports whether a source of the target has announced something since the first report in doubt.
 func heardSince(s *Source, d *expect.Doubt) bool {
 	for _, other := range s.shared.catalog.MembersOf(s.Registration.Instance, s.Registration.Tenant) {
-		if (d.Rank == expect.AnyRank || other == s.Member) && other.Heard.Load() > d.Since.UnixNano() {
+		if (d.Rank == expect.AnyRank || other == s.Member) && other.Heard.Load() > steady.Nanos(d.Since) {
 			return true
 		}
 	}

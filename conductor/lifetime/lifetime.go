@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"example.com/conductor/conductor/steady"
 )
 
 const (
@@ -75,7 +77,7 @@ type Tracker struct {
 // medium has the sample of one medium.
 type medium struct {
 	zeros int              // that a hash of the sample ends in
-	since map[uint64]int64 // Unix milliseconds; 0 is not known
+	since map[uint64]int64 // see steady.Nanos; 0 is not known
 	ages  Ages
 	begun time.Time // of the period
 	// Hazard of this period and of the one before.
@@ -110,7 +112,7 @@ func (t *Tracker) Stored(name string, hashes []uint64, now time.Time, live bool)
 	}
 	at := int64(0)
 	if live {
-		at = now.UnixMilli()
+		at = steady.Nanos(now)
 	}
 	for _, h := range hashes {
 		if !inSample(h, m.zeros) {
@@ -147,7 +149,7 @@ func (t *Tracker) Removed(name string, hashes []uint64, now time.Time, live bool
 		if live {
 			m.now += 1 / float64(len(m.since))
 			if at > 0 {
-				m.ages[min(bits.Len64(uint64(max(now.UnixMilli()-at, 0))), len(m.ages)-1)]++
+				m.ages[min(bits.Len64(uint64(max(steady.Nanos(now)-at, 0)/int64(time.Millisecond))), len(m.ages)-1)]++
 			}
 		}
 		delete(m.since, h)

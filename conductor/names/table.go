@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/steady"
 	"example.com/conductor/index"
 )
 
@@ -35,18 +36,20 @@ type Identity struct {
 	scope.Variant
 	Constant uint64         // in keys and names; 0 of the base model without a salt
 	Number   index.Identity // until the identity leaves the table
-	askedAt  atomic.Uint32  // Unix seconds of the last query
+	askedAt  atomic.Uint32  // when the last query came, see steady.Seconds; 0: none did
 }
 
 // Asked records that a query asks for the identity.
 func (id *Identity) Asked(now time.Time) {
-	if t := uint32(now.Unix()); id.askedAt.Load() != t {
+	if t := uint32(steady.Seconds(now)); id.askedAt.Load() != t {
 		id.askedAt.Store(t)
 	}
 }
 
-// AskedAt returns when a query asked for the identity last, to the second.
-func (id *Identity) AskedAt() time.Time { return time.Unix(int64(id.askedAt.Load()), 0) }
+// SinceAsked returns how long ago a query asked for the identity last, to the second. It is decades if none did.
+func (id *Identity) SinceAsked(now time.Time) time.Duration {
+	return time.Duration(steady.Seconds(now)-int64(id.askedAt.Load())) * time.Second
+}
 
 // Secret is what the constants of a table are made from. A client that does not know it cannot choose
 // tokens whose keys under one identity are keys under another.

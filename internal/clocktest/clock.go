@@ -6,6 +6,8 @@
 //	process -- read the clock --> vDSO -- system call --> kernel
 //	                               + seconds <-- Clock.Set -- test
 //
+// Within does the same for a part of a test, in a process of its own.
+//
 // All reads of the wall clock of the process are moved, of whatever library. Its monotonic clock is
 // not, as on a machine whose clock is set. Other processes are not disturbed.
 package clocktest
