@@ -67,7 +67,9 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		})
 		t.Cleanup(m.conductor.Close)
 		sources := m.conductor.Sources()
-		targets := discovery.New(discovery.Options{Registry: sources, Bounds: sources.Places.Bounds, TooMany: sources.Places.TooMany, Log: zerolog.Nop()})
+		targets := discovery.New(discovery.Options{
+			Registry: sources, Bounds: sources.Places.Bounds, TooMany: sources.Places.TooMany, Log: zerolog.Nop(),
+		})
 		t.Cleanup(targets.Close)
 		m.registry = membership.NewRegistry(membership.RegistryConfig{
 			Group: m.group, Conductor: m.conductor, Targets: targets, Log: zerolog.Nop(),
