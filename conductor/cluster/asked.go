@@ -94,7 +94,9 @@ func (a *Asked) ReportLearned(key registration.Key, text string) {
 func (a *Asked) SourceBounds() (all, ofTenant int) { return a.conductor.Sources().Places.Bounds() }
 
 // TooManySources counts a target for which there is no room, and returns why.
-func (a *Asked) TooManySources(ofTenant bool) error { return a.conductor.Sources().Places.TooMany(ofTenant) }
+func (a *Asked) TooManySources(ofTenant bool) error {
+	return a.conductor.Sources().Places.TooMany(ofTenant)
+}
 
 // Sources returns the sources of all engines.
 func (a *Asked) Sources() (all []registration.Registration) {
