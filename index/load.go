@@ -125,9 +125,6 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 		l.Learn(p.clientHash, p.local, p.of, p.root)
 	}
 	l.learned = l.learned[:0]
-	if c.err == nil && l.x.bounds.share != nil && int64(l.memoryNeeded()) > l.x.bounds.share.of.most {
-		return errNumbers
-	}
 	return c.err
 }
 
@@ -147,13 +144,16 @@ func (l *Loader) readChunk(c *chunkReader, read func(*chunkReader)) {
 	if l.alone > 0 {
 		l.alone = len(l.x.holders.sources) // with the numbers that were made up
 	}
+	if c.err == nil && l.x.bounds.share != nil && int64(l.memoryNeeded()) > l.x.bounds.share.of.most {
+		c.err = errNumbers
+	}
 }
 
 // errNumbers is the error of an image whose numbers alone take more memory than the index
 // may.
 var errNumbers = errors.New("the image numbers more pieces and sets than there is memory for")
 
-// memoryNeeded returns roughly the memory that the loader needs until Done.
+// memoryNeeded returns roughly the memory that the loader needs until Done. The index is locked.
 func (l *Loader) memoryNeeded() int {
 	return 48*(len(l.families)+len(l.leftOut)+len(l.standIns)+len(l.kept.of)) + 16*len(l.places) + 16*len(l.behind)
 }

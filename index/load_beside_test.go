@@ -2,6 +2,7 @@ package index
 
 import (
 	"errors"
+	"sync"
 	"testing"
 
 	"example.com/conductor/index/hash"
@@ -81,6 +82,41 @@ func TestLoadBesideDrops(t *testing.T) {
 		if n := x.BlocksOf(2); n != imagePrompts*33 {
 			t.Errorf("dropped before chunk %d: the third source holds %d blocks", dropped, n)
 		}
+	}
+}
+
+// TestLoadAtOnceWithDrops lets sources come and go in another goroutine while an image is loaded.
+func TestLoadAtOnceWithDrops(t *testing.T) {
+	opts := Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true, Budget: NewBudget(1 << 30)}
+	all := imageOfThree(t, Options{Scheme: hash.DefaultScheme(), KeepClientHashes: true})
+	x := New(opts)
+	for range 3 {
+		x.NewOwner(x.NewSource())
+	}
+	l := NewLoader(x,
+		func(n uint32) (Source, bool) { return Source(n), true },
+		func(n uint32) (Owner, bool) { return Owner(n), true },
+		func(n uint32) (Identity, bool) { return Identity(n), true })
+	var others sync.WaitGroup
+	others.Go(func() {
+		for s := range Source(2) {
+			x.DropSource(s)
+			for range 50 {
+				other := x.NewSource()
+				x.NewOwner(other)
+				x.Stats()
+				x.DropSource(other)
+			}
+		}
+	})
+	for _, c := range all {
+		must.Succeed(t, l.Load(c.kind, c.bytes))
+	}
+	others.Wait()
+	l.Done()
+	must.Report(t, x.Check())
+	if n := x.BlocksOf(2); n != imagePrompts*33 {
+		t.Errorf("the third source holds %d blocks", n)
 	}
 }
 
