@@ -52,7 +52,8 @@ func TestUnfinishedBodies(t *testing.T) {
 			mu.Lock()
 			open = append(open, c)
 			mu.Unlock()
-			fmt.Fprintf(c, "POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", 2*half)
+			fmt.Fprintf(c, "POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+				"Content-Length: %d\r\n\r\n", 2*half)
 			io.WriteString(c, body) // the server may refuse it meanwhile
 		})
 	}

@@ -47,8 +47,8 @@ func (p *patron) ask() (more bool, err error) {
 	}
 	p.asked++
 	const body = `{"model":"m","block_size":16,"token_ids":[1,2,3]}`
-	_, err = fmt.Fprintf(p.conn, "POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		len(body), body)
+	_, err = fmt.Fprintf(p.conn, "POST /query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+		"Content-Length: %d\r\n\r\n%s", len(body), body)
 	var res *http.Response
 	if err == nil {
 		_, err = p.answers.Peek(1) // io.EOF: nothing of an answer came
