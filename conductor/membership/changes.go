@@ -18,8 +18,8 @@ type change struct {
 	since      time.Time
 	seen       int64  // time of the entry that the change was made to, 0 for none
 	again      *entry // it was in the store before
-	same       *entry // says what the change says: unless another replica has changed it, only its time becomes later
-	brief      bool   // it reaches the store sooner than the disk
+	same       *entry // the entry in the store that already says this; if it still does, only its time is raised
+	skipsDisk  bool   // it reaches the store sooner than the disk
 	oldest     bool   // every other change counts more
 }
 
@@ -149,7 +149,7 @@ func (g *Registry) queueChange(n Name, c *change) {
 		}
 	}
 	g.pending[n] = c
-	c.brief = c.same != nil && up
+	c.skipsDisk = c.same != nil && up
 	noteKept(&g.kept, n, p)
 	noteKept(&g.kept, n, c)
 	g.wakeRun()

@@ -62,7 +62,7 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 		}
 		switch {
 		case c.again != nil:
-			e.record, e.at = c.again.record, c.again.at
+			e.record, e.at, e.text = c.again.record, c.again.at, c.again.text
 		case c.source == nil:
 			e.record = record{Gone: true, By: g.cfg.Group.ID()}
 		default:
@@ -119,9 +119,11 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 		}
 		e := written[i]
 		if same {
-			e.record = waiting[n].same.record
+			was := waiting[n].same
+			e.record, e.at, e.text = was.record, was.at, was.text
 		}
-		e.at, e.ours, e.text = at, at, fmt.Sprintf(`{"at":%d,%s`, at, e.tail())
+		e.text = timed(at) + e.tail()
+		e.at, e.ours = at, at
 		setEntry(g.known, n, e)
 	}
 	return nil

@@ -32,7 +32,7 @@ func noteKept(log *kept.Log[Name], n Name, c *change) {
 
 // isKept reports whether the disk is to have the change. That of a client which registers again what the store has, while
 // the store is there, does not wait for the disk.
-func (c *change) isKept() bool { return c.ofClient() && !c.brief }
+func (c *change) isKept() bool { return c.ofClient() && !c.skipsDisk }
 
 // Revision returns a number that changes whenever the result of Saved does.
 func (g *Registry) Revision() uint64 { return g.kept.Revision() }

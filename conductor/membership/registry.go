@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,6 +107,14 @@ type entry struct {
 	fresh     bool
 	why       error // it is refused, nil if not
 	elsewhere bool  // this replica does not want it
+}
+
+// tail returns the text of the entry behind its time, with fields of newer replicas that this one does not know.
+func (e *entry) tail() string {
+	if tail, is := strings.CutPrefix(e.text, timed(e.at)); is {
+		return tail
+	}
+	return e.record.tail() // it is in no store yet, or nobody wrote it as replicas do
 }
 
 // describes reports whether the entry says the same as a source.

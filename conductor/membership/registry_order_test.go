@@ -192,6 +192,42 @@ func TestRegistryMakesEntriesLater(t *testing.T) {
 	}
 }
 
+// TestRegistryKeepsFieldsOfNewerReplicas that this one does not know, while clients register again here what a newer replica
+// has written, and when the store has lost it.
+func TestRegistryKeepsFieldsOfNewerReplicas(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a := newPeer(t, url, "a")
+	step(newPeer(t, url, "newer"), a)
+	const field = `["x","default",0]`
+	forge(t, a, field, `{"at":5,"by":"newer","newer":"of the entry","source":{"instance_id":"x","modelname":"m","type":"vLLM",`+
+		`"block_size":16,"endpoint":"tcp://127.0.0.1:1","newer":"of the source"}}`)
+	client, key := a.members.Store().Client(), a.members.Store().Key
+	step(a)
+	has := func(when string) {
+		t.Helper()
+		text := client.HGet(t.Context(), key("sources"), field).Val()
+		for _, want := range []string{`"newer":"of the entry"`, `"newer":"of the source"`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: %s", when, text)
+			}
+		}
+	}
+	for i := range 2 {
+		before := client.HGet(t.Context(), key("sources"), field).Val()
+		pass(between, a)
+		a.register(source("x", "m"))
+		step(a)
+		has(fmt.Sprint("registered again ", i))
+		if client.HGet(t.Context(), key("sources"), field).Val() == before {
+			t.Error("the entry is not later")
+		}
+	}
+	must.Succeed(t, client.FlushAll(t.Context()).Err())
+	step(a, a)
+	has("written again")
+}
+
 // TestRegistryLeavesRoomForChanges while the store is away and clients register again what it has.
 func TestRegistryLeavesRoomForChanges(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package membership
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"reflect"
 
 	"example.com/conductor/conductor/discovery"
@@ -97,6 +98,9 @@ func (r *record) tail() string {
 	}
 	return string(text[1:])
 }
+
+// timed returns the beginning of a text of the store, which has the time.
+func timed(at int64) string { return fmt.Sprintf(`{"at":%d,`, at) }
 
 // Reasons why an entry of the store is not taken over.
 const (
