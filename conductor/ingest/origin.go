@@ -6,6 +6,7 @@ import (
 	"example.com/conductor/conductor/image"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/redact"
 )
 
 // Where the history of a source comes from: the rungs of the ladder that a source without blocks
@@ -80,10 +81,14 @@ func (r *Recovery) Own(m *image.Source) (why string) {
 	c := r.c
 	switch s := c.Find(m.Key()); {
 	case s != nil:
-		if field, have, was := s.Registration.Diff(&m.Registration, registration.CopiesWord(c.opts.Copies)); field != "" {
-			return "its " + field + " is " + have + " and was " + was
+		field, have, was := s.Registration.Diff(&m.Registration, registration.CopiesWord(c.opts.Copies))
+		switch field {
+		case "":
+			return ""
+		case registration.FieldSalt: // which may be a secret
+			return "its " + field + " was another one"
 		}
-		return ""
+		return "its " + field + " is " + redact.URL(have) + " and was " + redact.URL(was)
 	case m.Static:
 		return "the configuration does not name it any more"
 	}
@@ -93,4 +98,20 @@ func (r *Recovery) Own(m *image.Source) (why string) {
 		return err.Error()
 	}
 	return ""
+}
+
+// refuses reports whether the source takes nothing of a snapshot that has the registration theirs of it, and logs why. Where
+// the two say something else about its events, the blocks there are what another reading of these events has left. Replicas
+// may reach the publisher's replays in different ways. Dumps of Dynamo have no publishers, and do not say how they read them.
+func (c *Sources) refuses(s *Source, theirs registration.Registration) bool {
+	if theirs.Endpoint == "" {
+		return false
+	}
+	theirs.ReplayEndpoint, theirs.SnapshotEndpoint = s.Registration.ReplayEndpoint, s.Registration.SnapshotEndpoint
+	field, _, _ := s.Registration.Diff(&theirs, registration.CopiesWord(c.opts.Copies))
+	if field != "" {
+		c.log.Warn().Str("source", theirs.Key().String()).Str("reason", "its "+field+" is another one here").
+			Msg("a source of the snapshot begins without its blocks")
+	}
+	return field != ""
 }

@@ -468,7 +468,8 @@ func (r *Recovery) successorOf(gone *Source) *Source {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()
 	s := r.c.sources[gone.Registration.Key()]
-	if s == nil || s == gone || s.recovered || !s.AtGate() || s.holdings.deploymentKey() != gone.holdings.deploymentKey() || !r.claim(s) {
+	if s == nil || s == gone || s.recovered || !s.AtGate() || s.holdings.deploymentKey() != gone.holdings.deploymentKey() ||
+		r.c.refuses(s, *gone.Registration) || !r.claim(s) {
 		return nil
 	}
 	return s
@@ -512,8 +513,8 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*Source, e
 		c.sources[key] = s
 		r.claim(s)
 		go c.followSource(s)
-	case s.holdings.deploymentKey() != reg.Deployment(), s.applier.origin.Load() != nil, !r.claim(s):
-		s = nil // it is another one, a recovery has filled it or does so, or it runs
+	case s.holdings.deploymentKey() != reg.Deployment(), s.applier.origin.Load() != nil, c.refuses(s, reg), !r.claim(s):
+		s = nil // it is another one, or read in another way, a recovery has filled it or does so, or it runs
 	}
 	r.sources[key] = s
 	return s, nil

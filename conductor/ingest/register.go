@@ -192,7 +192,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 	s.by = opts.By.WithDefaults(opts.Static, s.opened)
 	s.givesWay = opts.GivesWay
 	if taken && old.recovered {
-		s.inheritFrom(old)
+		s.inheritFrom(c, old)
 		c.removeSource(old)
 	}
 	c.sources[key] = s

@@ -394,11 +394,11 @@ func (s *Source) Drops(st stream.Status) map[events.Reason]uint64 {
 // inheritFrom moves the blocks of a recovered source to the one that is registered in its
 // place, as far as the rules of that registration allow. The rest leaves when old stops.
 // old.turn and Sources.mu are held, and s does not run yet.
-func (s *Source) inheritFrom(old *Source) {
+func (s *Source) inheritFrom(c *Sources, old *Source) {
 	if old.expires != nil {
 		old.expires.Stop()
 	}
-	if !s.Registration.SharesRowsWith(old.Registration) {
+	if !s.Registration.SharesRowsWith(old.Registration) || c.refuses(s, *old.Registration) {
 		return // what it holds goes when it stops
 	}
 	filling := old.recovery
