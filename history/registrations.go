@@ -67,7 +67,7 @@ func BeginRegistrationsLog(to io.Writer, all Registrations, now time.Time, seal 
 	return &RegistrationsLog{w}, sum, err
 }
 
-// Append appends changed parts. The Summary is that of the whole file.
+// Append appends changed parts. The Summary is that of the whole file, and LeftOut has the parts that are left out now.
 func (l *RegistrationsLog) Append(changed Registrations) (Summary, error) {
 	l.w.writeParts(&changed, true)
 	return l.w.finish(l.w.err)
@@ -84,9 +84,7 @@ func (w *writer) writeParts(all *Registrations, named bool) {
 	for _, k := range all.kinds() {
 		for _, p := range k.all {
 			sealed, ok := w.seal(p.Fields)
-			if p.Fields != nil && !ok {
-				w.sum.LeftOut++
-			}
+			w.noteLeftOut(partName{k.kind, p.Name}, p.Fields != nil && !ok)
 			switch {
 			case ok && p.Fields != nil && named:
 				w.fields = append(append(w.fields[:0], tape.Field{Name: fieldPart, Value: p.Name}), sealed...)
@@ -100,6 +98,16 @@ func (w *writer) writeParts(all *Registrations, named bool) {
 			}
 		}
 	}
+}
+
+// noteLeftOut notes whether a part is left out now. A later part of its name may not be, or may be none at all.
+func (w *writer) noteLeftOut(name partName, leftOut bool) {
+	if leftOut {
+		w.leftOut[name] = true
+	} else {
+		delete(w.leftOut, name)
+	}
+	w.sum.LeftOut = len(w.leftOut)
 }
 
 // Tail is what a file of registrations has behind its last end: a write that a kill has cut off.

@@ -53,6 +53,7 @@ type writer struct {
 	sum  Summary
 	seal Sealer
 
+	leftOut map[partName]bool // parts of a file of registrations that are left out
 	targets [][]tape.Field
 	fields  []tape.Field // buffer, as payload is
 	payload []byte
@@ -81,7 +82,7 @@ func newWriter(to io.Writer, now time.Time, seal Sealer) *writer {
 	if seal == nil {
 		seal = func(f []tape.Field) ([]tape.Field, bool) { return f, true }
 	}
-	w := &writer{into: to, to: bufio.NewWriterSize(to, bufferBytes), seal: seal}
+	w := &writer{into: to, to: bufio.NewWriterSize(to, bufferBytes), seal: seal, leftOut: make(map[partName]bool)}
 	w.sum.ID, w.sum.Time = rand.Uint64(), now
 	return w
 }
