@@ -41,6 +41,8 @@ type disk interface {
 	create(path string) (writable, error)
 	rename(from, to string) error
 	remove(path string) error
+	// is reports whether the file of a name is this one, with so many bytes.
+	is(path string, file writable, size int64) bool
 	// syncDir makes the names in a directory last.
 	syncDir(path string) error
 }
@@ -60,6 +62,19 @@ func (system) create(path string) (writable, error) {
 
 func (system) rename(from, to string) error { return os.Rename(from, to) }
 func (system) remove(path string) error     { return os.Remove(path) }
+
+func (system) is(path string, file writable, size int64) bool {
+	open, ok := file.(*os.File)
+	if !ok {
+		return false
+	}
+	mine, err := open.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Lstat(path)
+	return err == nil && os.SameFile(mine, named) && named.Size() == size
+}
 
 func (system) syncDir(path string) error {
 	dir, err := os.Open(path)
@@ -185,6 +200,11 @@ func (l *openLog) appendChanges(changed history.Registrations) (history.Summary,
 	}
 	l.appended = sum.Bytes - l.whole
 	return sum, err
+}
+
+// holds reports whether the directory still has a file to which changes are appended, as it was written.
+func (d *Dir) holds(l *openLog) bool {
+	return d.disk.is(filepath.Join(d.path, registrationsFile), l.file, l.whole+l.appended)
 }
 
 // fieldsOf returns the fields of the parts of a table, which may be nil.

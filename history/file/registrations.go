@@ -54,7 +54,7 @@ type Registrations struct {
 
 	// What follows is owned by writePending.
 	log    *openLog // nil: the next write writes the whole file again
-	salted int      // sources and targets that the file lacks, as there is no key
+	salted int      // the most sources and targets that the file has lacked, as there is no key: so many are logged
 }
 
 // commit is a write that callers wait for.
@@ -191,16 +191,18 @@ func (r *Registrations) write(from [3]uint64, last, failing bool) error {
 	}
 	if sum.LeftOut > r.salted {
 		r.cfg.Log.Warn().Int("sources", sum.LeftOut).Msg("sources with a salt are in no snapshot, as there is no snapshot.key_file")
+		r.salted = sum.LeftOut
 	}
-	r.salted = sum.LeftOut
 	return nil
 }
 
 // appendChanges appends what has changed, or writes the whole file again.
 func (r *Registrations) appendChanges(from [3]uint64, last bool) (sum history.Summary, err error) {
-	if r.log != nil && !last && r.log.appended <= max(r.log.whole, appendable) {
+	if r.log != nil && !last && r.log.appended <= max(r.log.whole, appendable) && r.holdsLog() {
 		if changed, ok := r.read(func(i int, t Table) ([]kept.Part, bool) { return t.SavedSince(from[i]) }); ok {
-			return r.log.appendChanges(changed)
+			if sum, err = r.log.appendChanges(changed); err != nil || r.holdsLog() {
+				return sum, err
+			}
 		}
 	}
 	r.closeLog()
@@ -213,6 +215,16 @@ func (r *Registrations) appendChanges(from [3]uint64, last bool) (sum history.Su
 		r.log = nil
 	}
 	return sum, err
+}
+
+// holdsLog reports whether the file that is appended to is still there as it was written, and logs if it is not.
+func (r *Registrations) holdsLog() bool {
+	if r.cfg.Dir.holds(r.log) {
+		return true
+	}
+	r.cfg.Log.Warn().Str("file", registrationsFile).
+		Msg("somebody has removed, replaced or changed the file of the registrations: all of it is written again")
+	return false
 }
 
 // closeLog closes the file that is appended to, if there is one. All of it is on the disk already, or does not count.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/doctor"
@@ -85,6 +86,13 @@ func (d *faultyDisk) rename(from, to string) error {
 
 func (d *faultyDisk) remove(path string) error {
 	return d.step("remove", path, func() { delete(d.names, path) })
+}
+
+func (d *faultyDisk) is(path string, file writable, size int64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.names[path]
+	return writable(f) == file && int64(len(f.all)) == size
 }
 
 func (d *faultyDisk) syncDir(path string) error {
@@ -561,4 +569,74 @@ func TestRegistrationsMetric(t *testing.T) {
 	want(0)
 	register(t.Context(), c, "a")
 	want(1)
+}
+
+// A file of registrations that somebody removes, replaces, empties or restores under a running server is written again by the
+// next change, so that what a client was told lasts.
+func TestRegistrationsFileIsTakenAway(t *testing.T) {
+	path := t.TempDir()
+	d := openDir(t, path)
+	c := historytest.Server(t, nil)
+	k := keep(t, c, d)
+	c.KeepRegistrations(k.Registrations)
+	k.RestoreRegistrations()
+	k.Restore(t.Context(), loaderOf(c))
+	file := filepath.Join(path, registrationsFile)
+	must.Succeed(t, register(t.Context(), c, "a"))
+	backup, err := os.ReadFile(file)
+	must.Succeed(t, err)
+	want := []string{"a"}
+	for i, spoil := range []func() error{
+		func() error { return os.Remove(file) },
+		func() error { return os.Rename(file, file+".away") },
+		func() error { return os.Truncate(file, 0) },
+		func() error { return os.WriteFile(file, backup, 0o600) },
+		func() error {
+			return errors.Join(os.WriteFile(file+".back", backup, 0o600), os.Rename(file+".back", file))
+		},
+	} {
+		must.Succeed(t, spoil())
+		next := fmt.Sprint("b", i)
+		must.Succeed(t, register(t.Context(), c, next))
+		want = append(want, next)
+		copied := t.TempDir() // as a kill would leave it
+		data, err := os.ReadFile(file)
+		must.Succeed(t, err)
+		must.Succeed(t, os.WriteFile(filepath.Join(copied, registrationsFile), data, 0o600))
+		if got := instances(t, copied); !slices.Equal(got, want) {
+			t.Errorf("after fault %d: %q, want %q", i, got, want)
+		}
+	}
+}
+
+// Without a key, the log has the number of sources with a salt once it grows, however often they come and go.
+func TestSaltedSourcesAreCounted(t *testing.T) {
+	c, k := keeperOn(t, newFaultyDisk(), history.NoKey)
+	var log strings.Builder
+	k.Registrations.cfg.Log = zerolog.New(&log)
+	for range 3 {
+		for _, instance := range []string{"a", "b", "plain"} {
+			v, r := c.For(conductor.Reader{}), historytest.Registration(instance)
+			if instance != "plain" {
+				r.Salt = "pepper"
+			}
+			must.Succeed(t, v.Commit(t.Context(), r.Key(), v.Register(r, ingest.RegisterOptions{AnyEndpoint: true})))
+			if instance == "a" {
+				must.Succeed(t, unregister(t.Context(), c, instance))
+				must.Succeed(t, v.Commit(t.Context(), r.Key(), v.Register(r, ingest.RegisterOptions{AnyEndpoint: true})))
+			}
+		}
+		for _, instance := range []string{"a", "b", "plain"} {
+			must.Succeed(t, unregister(t.Context(), c, instance))
+		}
+	}
+	var got []string
+	for line := range strings.Lines(log.String()) {
+		_, number, _ := strings.Cut(line, `"sources":`)
+		number, _, _ = strings.Cut(number, ",")
+		got = append(got, number)
+	}
+	if want := []string{"1", "2"}; !slices.Equal(got, want) {
+		t.Errorf("the log has %q, want %q", got, want)
+	}
 }
