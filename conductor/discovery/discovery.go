@@ -152,8 +152,6 @@ type engine struct {
 	blockSize int       // learned
 	names     []string  // of the model, as the engine told last
 	learning  *learning // nil: nothing waits for its events
-	// registered is what its last answer came to, of all ranks that could be registered.
-	registered []registration.Registration
 }
 
 // New returns a Manager without targets.

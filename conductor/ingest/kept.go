@@ -10,7 +10,7 @@ import (
 type KeptSources struct{ sources *Sources }
 
 // KeptSources returns the registrations as the disk has them.
-func (h Snapshots) KeptSources() KeptSources { return KeptSources{h.sources} }
+func (h Snapshots) KeptSources() KeptSources { return KeptSources(h) }
 
 // Seed returns the seed of the hashes.
 func (r KeptSources) Seed() uint64 { return r.sources.scheme.Seed }
