@@ -61,13 +61,13 @@ func unregisterKey(g *Registry, key registration.Key, known bool) {
 	}
 	ofAll := key
 	ofAll.Rank = discovery.AllRanks
-	forms := []Name{{Key: key}, {Key: key, Asked: true}, {Key: ofAll, Asked: true}}
+	possibleNames := []Name{{Key: key}, {Key: key, Asked: true}, {Key: ofAll, Asked: true}}
 	g.mu.Lock()
-	if heard := func(n Name) bool { return g.known[n] != nil || g.pending[n] != nil }; slices.ContainsFunc(forms, heard) {
-		forms = slices.DeleteFunc(forms, func(n Name) bool { return !heard(n) })
+	if heard := func(n Name) bool { return g.known[n] != nil || g.pending[n] != nil }; slices.ContainsFunc(possibleNames, heard) {
+		possibleNames = slices.DeleteFunc(possibleNames, func(n Name) bool { return !heard(n) })
 	}
 	g.mu.Unlock()
-	for _, n := range forms {
+	for _, n := range possibleNames {
 		g.Unregistered(n)
 	}
 }

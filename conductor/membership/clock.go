@@ -8,8 +8,8 @@ const (
 	drift = 2000
 	// granule is the unit of the times of entries.
 	granule = time.Millisecond
-	// longestApart bounds how long a client waits for the next moment of the store's clock. The clock is known better than that
-	// unless the store is far or has been away for long.
+	// longestApart bounds how long a client waits for the next moment of the store's clock. Where a beat takes longer than that,
+	// the clock is known less well: then two changes that follow each other at once may count in the other order.
 	longestApart = 50 * time.Millisecond
 )
 
@@ -38,6 +38,12 @@ func (c storeClock) read(sent, answered, there time.Time) storeClock {
 	return c
 }
 
+// wasSet reports whether the store's clock, or this one's, was set by more than a beat's pause between two beats after which the
+// clock was before and now. Another node of the store has another clock.
+func wasSet(before, now storeClock) bool {
+	return !before.here.IsZero() && before.timeOf(now.here).Sub(now.there).Abs() > before.uncertainty(now.here)+now.within+Pause
+}
+
 // timeOf returns the store's time of a local time.
 func (c storeClock) timeOf(here time.Time) time.Time { return c.there.Add(here.Sub(c.here)) }
 
@@ -51,9 +57,9 @@ func (c storeClock) stamp(made time.Time) int64 {
 	return c.timeOf(made).Add(c.uncertainty(made)).UnixMilli()
 }
 
-// apart returns how long after a change the stamp of every other change is later, whichever replica it is made at: two
+// waitForLaterStamp returns how long after a change the stamp of every other change is later, whichever replica it is made at: two
 // stamps are in order if the second change is made once the clock of the store has certainly passed the first stamp.
-func (c storeClock) apart(made time.Time) time.Duration {
+func (c storeClock) waitForLaterStamp(made time.Time) time.Duration {
 	if c.here.IsZero() {
 		return 0
 	}

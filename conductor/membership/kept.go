@@ -11,7 +11,7 @@ import (
 
 // Fields of a change on the disk, next to those of its registration: see docs/formats.md.
 const (
-	fieldSince    = "since"    // when it was made, in ms since 1970
+	fieldSince    = "since"    // when it was made, in ms since 1970, by the wall clock: see package steady
 	fieldSeen     = "seen"     // time of the store's entry that it changes, by the clock of the store; 0 for none
 	fieldDiscover = "discover" // URL of the engine's HTTP server, empty unless the source is discovered
 	fieldGone     = "gone"     // true if the client unregistered the source

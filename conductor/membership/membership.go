@@ -344,12 +344,16 @@ func (g *Group) sendBeat(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	now.clock = now.clock.read(sent, answered, there)
-	now.Replicas, now.Unproven = g.splitProven(all, there)
+	now.Replicas, now.Unproven = g.splitProven(all, says, there)
 	if before.Run != "" && (now.Run != before.Run || last != 0 && last < g.answered || now.Revision < before.Revision) {
 		now.Lost++
 	}
 	g.answered = g.beat
-	g.awaitReplicas(&before, &now)
+	set := wasSet(before.clock, now.clock)
+	if set {
+		g.BeatSoon() // what this one has signed is too old or too new for the others
+	}
+	g.awaitReplicas(&before, &now, set)
 	now.origins = make(map[Origin]bool, len(now.Replicas))
 	for i := range now.Replicas {
 		now.origins[OriginOf(now.Replicas[i].URL)] = true
@@ -357,11 +361,12 @@ func (g *Group) sendBeat(ctx context.Context) (Status, error) {
 	return now, nil
 }
 
-// awaitReplicas adds the replicas that were there before the store was emptied or away, and have not beaten since.
-// Each has a lease, as the first beat finds the others in no store: they are not gone.
-func (g *Group) awaitReplicas(before, now *Status) {
+// awaitReplicas adds the replicas that were there before the store was emptied or away, or its clock was set, and have not
+// beaten since. Each has a lease, as the first beat finds the others in no store, or by a clock that has ended their leases
+// and proofs: they are not gone.
+func (g *Group) awaitReplicas(before, now *Status, set bool) {
 	at := g.cfg.Now()
-	if now.Lost > before.Lost || !before.Up {
+	if now.Lost > before.Lost || !before.Up || set {
 		for _, r := range before.Replicas {
 			if !slices.ContainsFunc(g.awaited, r.same) {
 				r.Expires = at.Add(g.cfg.Lease)
@@ -372,6 +377,7 @@ func (g *Group) awaitReplicas(before, now *Status) {
 	g.awaited = slices.DeleteFunc(g.awaited, func(r Replica) bool {
 		return !at.Before(r.Expires) || slices.ContainsFunc(now.Replicas, r.same)
 	})
+	now.Unproven = slices.DeleteFunc(now.Unproven, func(r Replica) bool { return slices.ContainsFunc(g.awaited, r.same) })
 	now.Replicas = append(now.Replicas, g.awaited...)
 	slices.SortFunc(now.Replicas, byID)
 }

@@ -61,13 +61,14 @@ func (g *Group) tokens() []string {
 	return g.cfg.Tokens()
 }
 
-// splitProven returns the replicas that this one believes, and the others. All are believed where there is no token.
-func (g *Group) splitProven(all []said, now time.Time) (proven, unproven []Replica) {
+// splitProven returns the replicas that this one believes, and the others. All are believed where there is no token, and what
+// this one has just said whatever the clocks are.
+func (g *Group) splitProven(all []said, mine string, now time.Time) (proven, unproven []Replica) {
 	tokens, name := g.tokens(), g.cfg.Store.Key("says")
 	for i := range all {
 		r := &all[i]
 		fresh := now.Sub(time.UnixMilli(r.Signed)).Abs() <= proofLasts*g.cfg.Lease
-		if len(tokens) == 0 || fresh && proves(tokens, name, r.text) {
+		if len(tokens) == 0 || r.text == mine || fresh && proves(tokens, name, r.text) {
 			proven = append(proven, r.Replica)
 		} else {
 			unproven = append(unproven, r.Replica)

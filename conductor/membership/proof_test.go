@@ -100,3 +100,67 @@ func TestGroupBelievesNoForgery(t *testing.T) {
 	forge("long ago", ago(proofLasts*lease+time.Minute), "b", false)
 	forge("not yet", ago(-proofLasts*lease-time.Minute), "b", false)
 }
+
+// TestGroupKeepsReplicasWhenTheStoreIsSet sets the clock of the store, as when another node of it takes over: what replicas
+// signed before is too old or too new then, and they sign by the new clock only in the beat after the next.
+func TestGroupKeepsReplicasWhenTheStoreIsSet(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]time.Duration{"ahead": 10 * lease, "back": -10 * lease} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := redistest.Start(t).URL()
+			a, b := knowing(t, url, "a", "token"), knowing(t, url, "b", "token")
+			now := time.Now() // the store is set if the clocks of all replicas are
+			for _, g := range []*Group{a, b} {
+				g.cfg.Now = func() time.Time { return now }
+			}
+			beat := func(when string, all ...*Group) {
+				t.Helper()
+				for _, g := range all {
+					g.Beat(t.Context())
+					if st := g.Status(); st.ids() != "ab" || st.unproven() != "" || !g.Believes(OriginOf("http://b")) {
+						t.Errorf("%s: replica %s believes %q and not %q", when, g.ID(), st.ids(), st.unproven())
+					}
+				}
+			}
+			b.Beat(t.Context())
+			beat("before", a, b)
+			now = now.Add(-by)
+			old, err := json.Marshal(Replica{ID: "b", URL: "http://b", Signed: time.Now().Add(-by).UnixMilli()})
+			must.Succeed(t, err)
+			key := a.Store().Key("says")
+			must.Succeed(t, a.Store().Client().HSet(t.Context(), key, "b", sign("token", key, string(old))).Err())
+			if by > 0 { // leases end by the clock of the store
+				must.Succeed(t, a.Store().Client().ZAdd(t.Context(), a.Store().Key("replicas"), redis.Z{Score: 1, Member: "b"}).Err())
+			}
+			beat("the first beats", a, b)
+			for _, g := range []*Group{a, b} {
+				select {
+				case <-g.soon:
+				default:
+					t.Errorf("replica %s signs by the new clock only when its next beat is due", g.ID())
+				}
+			}
+			beat("the next beats", a, b, a, b)
+			if len(a.awaited)+len(b.awaited) > 0 {
+				t.Errorf("still awaited: %v and %v", a.awaited, b.awaited)
+			}
+
+			// A replica that does not come back is gone after a lease, and one that is put in its place is not believed.
+			now = now.Add(-by)
+			says := a.Store().Client().HGet(t.Context(), key, "b").Val()
+			a.Beat(t.Context())
+			forged := strings.Replace(says, "http://b", "http://evil", 1)
+			must.Succeed(t, a.Store().Client().HSet(t.Context(), key, "b", forged).Err())
+			a.Beat(t.Context())
+			if a.Believes(OriginOf("http://evil")) {
+				t.Error("it believes what nobody has signed")
+			}
+			now = now.Add(lease)
+			a.Beat(t.Context())
+			if st := a.Status(); st.ids() != "a" {
+				t.Errorf("after a lease it believes %q", st.ids())
+			}
+		})
+	}
+}

@@ -143,7 +143,7 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 	}
 	cfg.Conductor.Share(func(r registration.Registration) { g.Registered(Source{Registration: r}) },
 		func(key registration.Key, known bool) { unregisterKey(g, key, known) }, g.sharedSources,
-		func() time.Duration { return cfg.Group.Status().clock.apart(cfg.Group.cfg.Now()) })
+		func() time.Duration { return cfg.Group.Status().clock.waitForLaterStamp(cfg.Group.cfg.Now()) })
 	return g
 }
 

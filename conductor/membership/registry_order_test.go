@@ -342,7 +342,7 @@ func TestStoreClockOrdersChanges(t *testing.T) {
 				t.Fatalf("seed %d: a change at %d comes after one at %d", seed, stamp, last)
 			}
 			last = stamp
-			now += r.apart(made)
+			now += r.waitForLaterStamp(made)
 		}
 	}
 }
