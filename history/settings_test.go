@@ -52,7 +52,7 @@ func TestSnapshotsOfOtherSettings(t *testing.T) {
 	f("aliases", 20, func(r *registration.Registration) { r.Aliases = []string{"n"} })
 	f("reports", 0, func(r *registration.Registration) { r.Reports = registration.ReportsFull })
 	f("copies", 0, func(r *registration.Registration) { r.Copies = "set" })
-	f("owned", 0, func(r *registration.Registration) { r.Owned = registration.OwnedDrop })
+	f("owned, which the blocks are held to", 20, func(r *registration.Registration) { r.Owned = registration.OwnedDrop })
 	f("clear", 0, func(r *registration.Registration) { r.Clear = registration.ClearDevice })
 	f("ttl", 0, func(r *registration.Registration) { r.TTL = time.Minute })
 	f("an adapter", 0, func(r *registration.Registration) { r.Lora = "l" })

@@ -25,14 +25,14 @@ func TestLifecycle(t *testing.T) {
 			defer signal()
 			var out bytes.Buffer
 			l := newLifecycle(ctx, zerolog.New(&out))
-			var ended []string
-			l.onEnd("first", func() { ended = append(ended, "first") })
+			ended := make(chan string, 3)
+			l.onEnd("first", func() { ended <- "first" })
 			l.follow("task", func(ctx context.Context) {
 				<-ctx.Done()
 				time.Sleep(time.Second) // its end takes a while
-				ended = append(ended, "task")
+				ended <- "task"
 			})
-			l.onEnd("last", func() { ended = append(ended, "last") })
+			l.onEnd("last", func() { ended <- "last" })
 			l.run("what fails", func(ctx context.Context) error {
 				if fails == nil {
 					<-ctx.Done()
@@ -49,8 +49,8 @@ func TestLifecycle(t *testing.T) {
 			if !errors.Is(err, fails) || (fails != nil) != errors.Is(err, cli.ErrReported) {
 				t.Errorf("ended with %v, want %v", err, fails)
 			}
-			if !slices.Equal(ended, []string{"last", "task", "first"}) {
-				t.Errorf("ended in the order %v", ended)
+			if order := []string{<-ended, <-ended, <-ended}; !slices.Equal(order, []string{"last", "task", "first"}) {
+				t.Errorf("ended in the order %v", order)
 			}
 			if text := out.String(); text != want {
 				t.Errorf("the log has %q, want %q", text, want)

@@ -53,9 +53,7 @@ var hostileNames = []string{
 // whole, no key is there twice, and the rows are those of the instances that are there, with their numbers.
 func FuzzNames(f *testing.F) {
 	for i, name := range hostileNames {
-		f.Add(name, "T", "t", "m", "s")
-		f.Add("b", name, "t", "m", "s")
-		f.Add("b", "T", name, "m", "s")
+		f.Add("b", name, "t", "m", "s") // a publisher may call a medium what no client may call an instance
 		f.Add(name, hostileNames[(i+1)%len(hostileNames)], name, name, name)
 	}
 	f.Fuzz(func(t *testing.T, instance, medium, tenant, modelName, salt string) {
@@ -69,7 +67,7 @@ func FuzzNames(f *testing.F) {
 
 func testNames(t *testing.T, instance, medium, tenant, modelName, salt string) {
 	var logged bytes.Buffer
-	log := zerolog.New(&logged)
+	log := zerolog.New(zerolog.SyncWriter(&logged))
 	n := new(streamtest.Network)
 	c := conductor.New(conductor.Options{HashSeed: 1337, KeepClientHashes: true, Log: log, Stream: stream.Config{Transport: n}})
 	defer c.Close()

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
-	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
-	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -96,7 +93,9 @@ func TestRebinding(t *testing.T) {
 					t.Errorf("a probe of HTTP/1.0: %d %s", status, answer)
 				}
 
-				h2 := http.Client{Transport: &http2.Transport{AllowHTTP: true, DialTLSContext: dialPlain}}
+				var protocols http.Protocols
+				protocols.SetUnencryptedHTTP2(true)
+				h2 := http.Client{Transport: &http.Transport{Protocols: &protocols, DisableKeepAlives: true}}
 				for name, want := range map[string]int{"rebind.example": 403, "conductor.example": 200, "[::1]:7": 200, "Localhost": 200} {
 					req, err := http.NewRequest("GET", "http://"+address+"/health", nil)
 					must.Succeed(t, err)
@@ -159,10 +158,6 @@ func TestRebindingChangesNothing(t *testing.T) {
 	if out, err := command("services", "--server", p.url).CombinedOutput(); err != nil {
 		t.Errorf("conductor services: %s, %v", out, err)
 	}
-}
-
-func dialPlain(ctx context.Context, network, at string, _ *tls.Config) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, network, at)
 }
 
 // TestRebindingOfCalls asks a listener of gRPC by the names that a web page may have.

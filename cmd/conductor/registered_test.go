@@ -379,6 +379,8 @@ func TestRegisterOnFailingDisk(t *testing.T) {
 		_, body := get(s.url + "/services")
 		return body, !strings.Contains(body, `"not_durable"`)
 	})
+	// Without the file to which changes are appended all of it is written again.
+	must.Succeed(t, os.Remove(filepath.Join(s.snapshots, "registrations")))
 	must.Succeed(t, os.MkdirAll(filepath.Join(s.registrationsFile(), "in-the-way"), 0o700))
 	for _, d := range all {
 		f(d.unregister, d.end, d.name, 503, refused(d))

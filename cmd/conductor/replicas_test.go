@@ -352,6 +352,9 @@ func TestServerIsItsOwnPeer(t *testing.T) {
 		return p.log(), strings.Contains(p.log(), "a peer cannot be compared with")
 	})
 	for line := range strings.Lines(p.log()) {
+		if strings.Contains(line, "fewer sources than limits.max_sources") {
+			continue // this machine may have few open files
+		}
 		if strings.Contains(line, `"level":"warn"`) || strings.Contains(line, `"level":"error"`) {
 			t.Errorf("a cold start logs %s", line)
 		}

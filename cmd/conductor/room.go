@@ -37,6 +37,8 @@ const (
 	sourcesNumerator, sourcesDenominator = 3, 8
 	// fewConnections may all be of one address.
 	fewConnections = 64
+	// enoughConnections are as many as the routers and dashboards of a large fleet keep open.
+	enoughConnections = 1024
 )
 
 // Reasons of conductor_sources_refused_total.
@@ -85,10 +87,10 @@ func (r room) tell(log zerolog.Logger) {
 	if r.by.Reason != "" {
 		log.Warn().Int("max_sources", r.limits.MaxSources).Msg("fewer sources than limits.max_sources: " + r.by.Text)
 	}
-	if r.connections < fixed.Connections {
-		log.Warn().Int("connections", r.connections).Int("usually", fixed.Connections).Msg(fmt.Sprintf(
-			"fewer connections of clients than usual: the limit of open files is %d, and %d would be enough",
-			r.files, ownFiles+r.limits.MaxSources+fixed.Connections))
+	if r.connections < enoughConnections {
+		log.Warn().Int("connections", r.connections).Msg(fmt.Sprintf(
+			"clients may have few connections: the limit of open files is %d, and %d would be enough",
+			r.files, ownFiles+r.limits.MaxSources+enoughConnections))
 	}
 }
 

@@ -165,7 +165,7 @@ func TestSnapshotOfADeployment(t *testing.T) {
 	c, url := snapshotPeer(t, 1000)
 	must.Succeed(t, c.Register(registration.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: registration.TypeVLLM,
 		Tenant:   "default",
-		Endpoint: "inproc://nobody"}, ingest.RegisterOptions{AnyEndpoint: true}))
+		Endpoint: "tcp://engine:5557"}, ingest.RegisterOptions{AnyEndpoint: true}))
 	must.Succeed(t, c.Register(registration.Registration{Instance: "b", Model: "other", BlockSize: 16, Type: registration.TypeVLLM,
 		Endpoint: "inproc://nobody"}, ingest.RegisterOptions{AnyEndpoint: true}))
 	f := func(query string, status int, want string) string {
