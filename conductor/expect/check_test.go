@@ -146,7 +146,7 @@ func (t *Table) check(tb testing.TB) {
 			if mine != of.blocks || of.Capacity > 0 && mine > int64(of.Capacity) {
 				fail("a target has %d blocks, says %d, capacity %d", mine, of.blocks, of.Capacity)
 			}
-			if of.awaits.Load() != (of.Capacity == 0 && (mine > 0 || len(of.late) > 0)) {
+			if of.awaits.Load() != (of.Capacity == 0 && (mine > 0 || len(of.late) > 0 || len(of.doubted) > 0)) {
 				fail("a target says wrongly whether it awaits anything")
 			}
 			blocks += mine

@@ -217,7 +217,7 @@ func FuzzCodings(f *testing.F) {
 		coding := "gzip"
 		if zstandard {
 			coding = "zstd"
-			d, _ := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(1<<20))
+			d, _ := zstd.NewReader(nil, zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderMaxMemory(16<<20))
 			defer d.Close()
 			plain, err = d.DecodeAll(body, nil)
 		} else {
