@@ -87,9 +87,9 @@ func newTargets(cfg *config.Config, c *cluster.Asked, sockets *zmq.Sockets, allo
 		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.currentRules(), endpoint) },
 		Bounds:  c.SourceBounds,
 		TooMany: c.TooManySources,
-		Learn: func(ctx context.Context, t *discovery.Target, r discovery.Rank, free bool) (int, error) {
+		Learn: func(ctx context.Context, t *discovery.Target, r discovery.Rank, exempt bool) (int, error) {
 			rules := allowed.currentRules()
-			if free {
+			if exempt {
 				rules = nil
 			}
 			claim := zmq.Claim{Pod: t.Instance, Model: t.Model, Rank: r.Rank}

@@ -80,7 +80,7 @@ func (a *Guard) identifyCaller(p *policy, call Call) (*Caller, *refusal) {
 	if c.client, why = a.identifyClient(p, call); why == nil {
 		why = p.hasRole(c.rule, c.client)
 	}
-	if c.rule.open && !why.isForHost() {
+	if c.rule.open && !why.refusesHost() {
 		c.client, why = c.client.onOpenRoute(why), nil
 	}
 	if why == nil {

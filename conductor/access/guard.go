@@ -99,8 +99,8 @@ type refusal struct {
 	reason, text string
 }
 
-// isForHost reports whether a request is refused on every route, because of the name that it asks for.
-func (r *refusal) isForHost() bool { return r != nil && r.reason == reasonHost }
+// refusesHost reports whether a request is refused on every route, because of the name that it asks for.
+func (r *refusal) refusesHost() bool { return r != nil && r.reason == reasonHost }
 
 var (
 	errToken    = &refusal{http.StatusUnauthorized, "unauthorized", "the token is not known"}
@@ -147,7 +147,7 @@ func (a *Guard) Check(g *gin.Context) {
 	default:
 		why = a.checkRequest(p, g, r, client)
 	}
-	if r.open && !why.isForHost() {
+	if r.open && !why.refusesHost() {
 		client, why = client.onOpenRoute(why), nil
 	}
 	var settle func()

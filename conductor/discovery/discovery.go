@@ -70,8 +70,8 @@ type Options struct {
 	TokenFile string
 	// Resolve returns the addresses of a name; the system's resolver when nil.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Learn returns the block size that the events of a rank have. free says that its endpoints need no permission.
-	Learn func(ctx context.Context, t *Target, r Rank, free bool) (int, error)
+	// Learn returns the block size that the events of a rank have. exempt says that its endpoints need no permission.
+	Learn func(ctx context.Context, t *Target, r Rank, exempt bool) (int, error)
 	// Reaches refuses endpoints that neither clients nor engines may name; nil refuses none.
 	Reaches func(endpoint string) error
 	// Bounds returns how many targets there may be, and how many of clients of one tenant; 0 is

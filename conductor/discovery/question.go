@@ -104,8 +104,9 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 			continue
 		}
 		by := registration.Registrar{Kind: registration.ByDiscovery, Name: cmp.Or(t.URL, "the engine's first events")}
-		if regErr := m.opts.Registry.Register(r, ingest.RegisterOptions{Static: t.Static, Told: !rank.isFree(&t.Target, addr), By: by,
-			GivesWay: t.givesWay.Load(), Replace: slices.Contains(old, key)}); regErr != nil {
+		opts := ingest.RegisterOptions{Static: t.Static, FromEngine: !rank.isExempt(&t.Target, addr), By: by,
+			GivesWay: t.givesWay.Load(), Replace: slices.Contains(old, key)}
+		if regErr := m.opts.Registry.Register(r, opts); regErr != nil {
 			err = fmt.Errorf("rank %d: %w", rank.Rank, regErr)
 			if slices.Contains(old, key) {
 				e.keys = append(e.keys, key)
@@ -156,8 +157,8 @@ type learning struct {
 // again if it is another one than before. If the engine names another endpoint than before, it starts again there. It returns
 // why there is no source yet.
 func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Rank) error {
-	free := r.isFree(&t.Target, address)
-	if !free && m.opts.Reaches != nil {
+	exempt := r.isExempt(&t.Target, address)
+	if !exempt && m.opts.Reaches != nil {
 		for _, endpoint := range []string{r.Endpoint, r.Replay} {
 			if err := m.opts.Reaches(endpoint); err != nil {
 				return fmt.Errorf("rank %d: %w", r.Rank, err)
@@ -175,7 +176,7 @@ func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Ran
 	e.learning = l
 	m.tasks.Go(func() {
 		defer stop()
-		size, err := m.opts.Learn(ctx, &t.Target, r, free)
+		size, err := m.opts.Learn(ctx, &t.Target, r, exempt)
 		t.mu.Lock()
 		current := e.learning == l && ctx.Err() == nil
 		if e.learning == l {

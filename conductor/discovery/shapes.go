@@ -36,7 +36,8 @@ type Rank struct {
 	Endpoint, Replay, Snapshot string
 }
 
-// isAt reports whether an endpoint is a port of the machine at address.
+// isAt reports whether an endpoint is a port of the machine at address. Of this machine any address will do: an engine that is
+// asked at one of them may publish at another.
 func isAt(endpoint string, address netip.Addr) bool {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	host, _, err := net.SplitHostPort(rest)
@@ -44,10 +45,7 @@ func isAt(endpoint string, address netip.Addr) bool {
 		return false
 	}
 	at, err := netip.ParseAddr(host)
-	if err != nil {
-		return address.IsLoopback() && isLoopback(host) // it is called localhost
-	}
-	return at.Unmap() == address
+	return err == nil && at.Unmap() == address || isOurs(address.String()) && isOurs(host)
 }
 
 const (

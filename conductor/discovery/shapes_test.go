@@ -2,9 +2,13 @@ package discovery
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
+
+	"example.com/conductor/internal/must"
 )
 
 func TestReadVLLMSources(t *testing.T) {
@@ -101,6 +105,43 @@ func TestReadNames(t *testing.T) {
 	}
 	f(`{"data":[]}`, "")
 	f(`{"data":[{"id":7}]}`, "")
+}
+
+// TestIsAt holds which endpoints are ports of the machine that was asked. This machine has many addresses.
+func TestIsAt(t *testing.T) {
+	f := func(asked, endpoint string, want bool) {
+		t.Helper()
+		address, _ := netip.ParseAddr(asked) // "" for an engine without a URL
+		if isAt(endpoint, address) != want {
+			t.Errorf("asked at %s, %s is a port of that machine: %t, want %t", asked, endpoint, !want, want)
+		}
+	}
+	f("10.9.9.9", "tcp://10.9.9.9:1", true)
+	f("10.9.9.9", "tcp://[::ffff:10.9.9.9]:1", true)
+	f("10.9.9.9", "tcp://10.9.9.8:1", false)
+	for _, endpoint := range []string{"tcp://127.0.0.1:1", "tcp://localhost:1", "tcp://[::1]:1"} {
+		f("10.9.9.9", endpoint, false)
+		f("", endpoint, false)
+	}
+	ours := []string{"127.0.0.1", "127.0.1.1", "127.0.0.2", "::1"} // Debian gives the machine's name 127.0.1.1
+	all, err := net.InterfaceAddrs()
+	must.Succeed(t, err)
+	for _, a := range all {
+		prefix, err := netip.ParsePrefix(a.String())
+		must.Succeed(t, err)
+		if ours = append(ours, prefix.Addr().String()); !prefix.Addr().IsLoopback() {
+			f("10.9.9.9", "tcp://"+net.JoinHostPort(prefix.Addr().String(), "1"), false)
+		}
+	}
+	for _, asked := range ours {
+		for _, told := range append(ours, "localhost") {
+			f(asked, "tcp://"+net.JoinHostPort(told, "1"), true)
+		}
+		f(asked, "tcp://10.9.9.9:1", false)
+		f(asked, "tcp://engine:1", false)
+		f(asked, "ipc:///run/engine.sock", false)
+		f(asked, "bind:tcp://127.0.0.1:1", false)
+	}
 }
 
 func TestCheckURL(t *testing.T) {

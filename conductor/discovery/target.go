@@ -58,10 +58,10 @@ func (t *Target) endpoints() []endpoint {
 	return slices.DeleteFunc(all, func(e endpoint) bool { return e.value == "" })
 }
 
-// isFree reports whether the endpoints of a rank of t need no permission, because the configuration names them, or names the
+// isExempt reports whether the endpoints of a rank of t need no permission, because the configuration names them, or names the
 // machine at address, which was asked. Any other endpoint is a claim of the engine: a socket of this machine, or the
 // address of another one.
-func (r *Rank) isFree(t *Target, address netip.Addr) bool {
+func (r *Rank) isExempt(t *Target, address netip.Addr) bool {
 	for _, endpoint := range []string{r.Endpoint, r.Replay, r.Snapshot} {
 		if t.URL != "" && endpoint != "" && !isAt(endpoint, address) {
 			return false

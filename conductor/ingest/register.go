@@ -30,9 +30,9 @@ type RegisterOptions struct {
 	// alone may name further tenants. Any other registration keeps the tenants of the
 	// source that it equals or replaces.
 	Static bool
-	// Told says that the endpoints of a Static source are not in the configuration: an engine told them, and so they need
+	// FromEngine says that the endpoints of a Static source are not in the configuration: an engine told them, and so they need
 	// the permission that those of clients need.
-	Told bool
+	FromEngine bool
 	// AnyEndpoint takes endpoints as they are: one that can never work makes a
 	// source that has failed.
 	AnyEndpoint bool
@@ -47,8 +47,8 @@ type RegisterOptions struct {
 	Admit func(all iter.Seq[registration.Registration]) error
 }
 
-// free reports whether endpoints need no permission: who writes the configuration may read the network.
-func (o *RegisterOptions) free() bool { return o.Static && !o.Told }
+// isExempt reports whether endpoints need no permission of register.allow: who writes the configuration may read the network.
+func (o *RegisterOptions) isExempt() bool { return o.Static && !o.FromEngine }
 
 // Register starts a source. It never waits for the endpoint. The same key with
 // equal fields is a success that changes nothing.
@@ -68,7 +68,7 @@ func (c *Sources) Register(r registration.Registration, opts RegisterOptions) er
 		return &invalid.FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value",
 			Message: "may_announce is for sources of the configuration file alone"}
 	}
-	if !opts.free() && c.opts.Reaches != nil {
+	if !opts.isExempt() && c.opts.Reaches != nil {
 		for _, f := range r.Endpoints() {
 			if f.Endpoint == "" {
 				continue
@@ -292,7 +292,7 @@ func newRegistered(c *Sources, r registration.Registration, opts *RegisterOption
 	recorded := c.opts.Tape.Register(r.Key().String(), r.AppendFields(nil, opts.Static)...)
 	s := newUnjoined(c, r)
 	s.Static, s.tape = opts.Static, recorded
-	s.feed = c.open(r, opts.free(), recorded, s.onState)
+	s.feed = c.open(r, opts.isExempt(), recorded, s.onState)
 	if f, is := s.feed.(*RecordedFeed); is {
 		f.source = s
 	}
