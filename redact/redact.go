@@ -4,8 +4,10 @@
 package redact
 
 import (
+	"errors"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -54,27 +56,47 @@ func URLs(list []string) []string {
 	return out
 }
 
-// A URL in a text ends at a space, or at the quote that ends the quoted string that it begins.
-var inText = regexp.MustCompile(`"[A-Za-z][A-Za-z0-9+.-]*://(?:[^"\\]|\\.)*"|[A-Za-z][A-Za-z0-9+.-]*://[^\s"]+`)
+var (
+	// inText finds URLs in a text, and user:password@host without a scheme. A URL ends at a space, or at the quote that ends the
+	// quoted string that it begins.
+	inText = regexp.MustCompile(`"[A-Za-z][A-Za-z0-9+.-]*://(?:[^"\\]|\\.)*"|[A-Za-z][A-Za-z0-9+.-]*://[^\s"]+|[^\s"@]*:[^\s"]*@[^\s"]+`)
+	// ofFaulty finds what net/url quotes of a URL that it cannot read: of http://user:secret/x@host the port, which it takes to
+	// be ":secret".
+	ofFaulty = regexp.MustCompile(`(invalid (?:port|URL escape|character) )"(?:[^"\\]|\\.)*"`)
+)
 
 // Text returns a text with each URL in it as URL returns it.
 func Text(text string) string {
-	if !strings.Contains(text, "://") {
+	if !strings.Contains(text, "://") && !strings.Contains(text, "@") {
 		return text
 	}
-	return inText.ReplaceAllStringFunc(text, func(match string) string {
+	return hidePieces(text, inText.ReplaceAllStringFunc(text, func(match string) string {
 		if match[0] == '"' {
 			return `"` + URL(match[1:len(match)-1]) + `"`
 		}
 		end := strings.TrimRight(match, ":,;.)") // of the sentence
 		return URL(end) + match[len(end):]
-	})
+	}))
+}
+
+// hidePieces returns what is shown of a text, without pieces of the URLs that are shown in part.
+func hidePieces(text, shown string) string {
+	if shown == text {
+		return text
+	}
+	return ofFaulty.ReplaceAllString(shown, `$1"`+Hidden+`"`)
 }
 
 // shown is an error whose text may be shown.
 type shown struct{ error }
 
-func (e shown) Error() string { return Text(e.error.Error()) }
+func (e shown) Error() string {
+	text := e.error.Error()
+	if about := (*url.Error)(nil); errors.As(e.error, &about) { // it says which part of the text is the URL, whatever it looks like
+		text = hidePieces(text, strings.ReplaceAll(text, strconv.Quote(about.URL), strconv.Quote(URL(about.URL))))
+	}
+	return Text(text)
+}
 
 // Unwrap returns the error as it was.
 func (e shown) Unwrap() error { return e.error }

@@ -34,8 +34,13 @@ func TestURL(t *testing.T) {
 	f("tcp://*:5557", "tcp://*:5557")
 	f("ipc://@abstract", "ipc://@abstract")
 	f("redis://:secret@h/0", "redis://***@h/0")
-	if got := URL("u:secret@h:1"); got != "***@h:1" {
-		t.Error(got)
+	f("u:secret@h:1", "***@h:1")
+	f("u:secret@h:1/p?token=secret", "***@h:1/p?***")
+	f(":secret@h:1", "***@h:1")
+	for _, text := range []string{`the instance "e@10.0.0.1" is not "a?b"`, "engine e@10.0.0.1: no answer", "mail x@h, or not"} {
+		if got := Text(text); got != text {
+			t.Errorf("%q is shown as %q", text, got)
+		}
 	}
 }
 
@@ -48,6 +53,20 @@ func TestError(t *testing.T) {
 		shown := Error(fmt.Errorf("a peer: %w", err))
 		if err == nil || strings.Contains(shown.Error(), "secret") || !errors.As(shown, &as) {
 			t.Errorf("%q: %v", text, shown)
+		}
+	}
+	// What net/url quotes of an address that it cannot read is a part of the password.
+	for _, text := range []string{"admin:secret@host:1", "secret@host:1/x", "http://u:secret/x@h", "http://u:secret?x@h",
+		"http://u:%zzsecret@h", "redis://:secret/x@h", "http://u: secret@h"} {
+		_, err := url.Parse(text)
+		if shown := Error(fmt.Errorf("a peer: %w", err)); err != nil && strings.Contains(shown.Error(), "secret") {
+			t.Errorf("%q: %v", text, shown)
+		}
+	}
+	for _, text := range []string{"http://h:port", "http://h/%zz"} {
+		_, err := url.Parse(text)
+		if shown := Error(err); shown.Error() != err.Error() {
+			t.Errorf("an error without a secret: %v", shown)
 		}
 	}
 	if Error(nil) != nil {

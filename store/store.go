@@ -73,7 +73,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	base, err := redis.ParseURL(cfg.URL)
 	if err != nil {
-		return nil, fmt.Errorf("url: %s", redact.Text(strings.TrimPrefix(err.Error(), "redis: ")))
+		return nil, fmt.Errorf("url: %s", strings.TrimPrefix(redact.Error(err).Error(), "redis: "))
 	}
 	if base.Network == "unix" && (cfg.Cluster || cfg.Master != "") {
 		return nil, errors.New("url: a cluster and Sentinels have addresses of hosts")

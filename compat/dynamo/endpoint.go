@@ -49,7 +49,7 @@ func checkEndpoint(endpoint string) error {
 // checkReplayEndpoint is checkEndpoint for the address replays are asked for at.
 func checkReplayEndpoint(endpoint string) error {
 	if err := checkEndpoint(endpoint); err != nil {
-		return fmt.Errorf("invalid replay endpoint `%s`: %w", endpoint, err)
+		return fmt.Errorf("invalid replay endpoint `%s`: %w", redact.URL(endpoint), err)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"example.com/conductor/redact"
 )
 
 // What a replica says of itself decides where the others send queries, reports and the token that they show each other.
@@ -85,7 +87,7 @@ func (g *Group) logUnproven(st *Status) {
 	}
 	g.complained = now
 	r := &st.Unproven[0]
-	g.cfg.Log.Error().Int("replicas", len(st.Unproven)).Str("replica", shortened(r.ID)).Str("url", shortened(r.URL)).
+	g.cfg.Log.Error().Int("replicas", len(st.Unproven)).Str("replica", shortened(r.ID)).Str("url", shortened(redact.URL(r.URL))).
 		Str("version", shortened(r.Version)).
 		Msg("replicas of this store do not prove that they know the token of peer.token_file, and are asked nothing: " +
 			"give all replicas the same token and a version that proves it; else somebody has written them into the store")
