@@ -20,7 +20,7 @@ TESTFLAGS ?=
 PARALLEL ?= 6
 # Packages whose tests are shorter under the race detector, or check less, and some such tests of others.
 NOT_UNDER_RACE := . ./conductor ./conductor/ingest ./conductor/telemetry ./events/payload ./index ./index/hash ./internal/memory ./lab/bench/index ./lab/bench/streams ./lab/soak
-NOT_UNDER_RACE_TESTS := TestAnswersDoNotAllocate|TestFramingAllocatesNothing|TestMemoryIsAccountedFor|TestQueriesAllocateWhatNetHTTPDoes|TestReportsDoNotAllocatePerToken|TestPastModel|TestUnfinishedBodies|TestUnfinishedMessages|TestUnreadAnswers
+NOT_UNDER_RACE_TESTS := TestAnswersDoNotAllocate|TestFramingAllocatesNothing|TestMemoryIsAccountedFor|TestQueriesAllocateWhatNetHTTPDoes|TestReportsDoNotAllocatePerToken|TestPastModel|TestUnfinishedBodies|TestUnfinishedMessages|TestUnreadAnswers|TestGRPCHoldsNothingOfRefusedCalls|TestGRPCHoldsNothingBehindARefusedMessage
 NOT_UNDER_RACE_OF := ./cmd/conductor ./cmd/conductor-lab ./conductor/http ./events/relay ./events/zmq
 FAULTS_FOR ?= 0s
 FAULTS ?=

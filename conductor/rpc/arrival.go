@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/server"
 )
 
@@ -23,10 +23,11 @@ type arrivals struct {
 
 // Why a message is not waited for, or not taken.
 const (
-	reasonMemory = "memory" // there is none for it
-	reasonLate   = "late"   // it takes longer than the patience
-	reasonCrumbs = "crumbs" // it comes in so small frames that they take more memory than it
-	reasonUnread = "unread" // the client does not take those of the server
+	reasonMemory     = "memory"      // there is none for it
+	reasonSize       = "size"        // it is larger than a message may be
+	reasonLate       = "late"        // it takes longer than the patience
+	reasonTinyFrames = "tiny_frames" // it comes in so small frames that they take more memory than it
+	reasonUnread     = "unread"      // the client does not take those of the server
 )
 
 // lookEvery is the pause between two looks for late messages.
@@ -36,6 +37,8 @@ const (
 	prefixLength = 5 // of a message: whether it is compressed, and its length
 	// mostPacked is how many bytes a compressed one may become.
 	mostPacked = 1032
+	// perMessage is what a message of a long call costs besides its bytes.
+	perMessage = 16
 	// A message may come in so many frames, and in one more for so many of its bytes. Each costs grpc some 100 bytes.
 	freeFrames    = 64
 	bytesPerFrame = 256
@@ -44,153 +47,189 @@ const (
 // arrival is the messages of one call, as they come, and the context of the call from its claim on. wire.mu guards what its
 // methods change, unless they say otherwise.
 type arrival struct {
-	context.Context
-	on     *wire
-	stream uint32
-	flow   string
-	long   bool               // the client may send several messages, whenever it likes
-	cancel context.CancelFunc // nil if all of the call was there at once
-	late   atomic.Bool        // cut has ended the call
+	context.Context // nil until the claim
+	on              *wire
+	stream          uint32
+	kind            methodKind
+	flow            string             // of its client
+	cancel          context.CancelFunc // nil if the server never waits for the client
+	counted         atomic.Bool        // grpc has taken the call on
+	late            atomic.Bool        // cut has ended the call
 
-	since   time.Time // the call began, or the message under way
+	since   time.Time // when the call began, or the message under way
 	prefix  [prefixLength]byte
-	have    int    // bytes of it
-	left    uint32 // bytes of the message
-	size    uint32 // of the message, in all
-	frames  int    // of the message under way
-	ended   bool   // nothing more comes
-	ignored bool   // what more comes
-	got     bool   // a message, in all or in part
-	packed  bool   // the message that came last is compressed
-	refusal error  // why the message that came last was not taken
-	held    func() // gives back what is reserved; nil for nothing
-	// Of a long call: the bytes of the messages that its handler has not received yet, the oldest first, and their sum.
-	waiting []uint32
-	bytes   int64
+	have    int    // how many bytes of the prefix have come
+	size    uint32 // what the last complete prefix announces
+	left    uint32 // how many bytes of this message have not come
+	frames  int    // how many frames the message under way has taken
+	got     bool   // a prefix was complete
+	charged bool   // the last of waiting is a message whose prefix is not complete
+	ended   bool   // the client sends no more
+	deaf    bool   // grpc gets no more
+	refusal error  // why the server takes no more, nil if grpc itself finds out
+	// What the messages cost that wait for the handler, the oldest first. The one message of a short call waits until its end.
+	waiting []int64
+	memory  server.Hold
 }
 
 // waitsForClient reports whether the call cannot go on before its client sends more.
 func (a *arrival) waitsForClient() bool {
-	return !a.ended && !a.ignored && (!a.long || a.have > 0 || a.left > 0)
+	if a.ended || a.deaf {
+		return false
+	}
+	between := a.have == 0 && a.left == 0
+	return !a.kind.long || !between || a.kind.brief && len(a.waiting) == 0
 }
 
-// take reads along in the messages of the call.
-func (a *arrival) take(p []byte) {
-	for len(p) > 0 && !a.ignored {
+// takeFrame reads along in the messages of the call. It reports whether grpc shall have the frame.
+func (a *arrival) takeFrame(data []byte, ends bool) (pass bool) {
+	if a.ended || a.deaf || a.Err() != nil {
+		return false
+	}
+	a.ended = ends
+	if a.frames++; a.frames > freeFrames && a.frames-freeFrames > int(a.size-a.left)/bytesPerFrame+1 {
+		a.cut(reasonTinyFrames)
+		return false
+	}
+	for len(data) > 0 && !a.deaf {
 		if a.left > 0 {
-			n := min(uint32(len(p)), a.left)
+			n := min(uint32(len(data)), a.left)
 			a.left -= n
-			p = p[n:]
+			data = data[n:]
 			continue
 		}
-		if a.have == 0 && a.long {
+		if a.have == 0 && a.kind.long {
 			a.since, a.frames = time.Now(), 1
 		}
-		n := copy(a.prefix[a.have:], p)
-		if a.have += n; a.have < prefixLength {
-			return
+		n := copy(a.prefix[a.have:], data)
+		a.have += n
+		a.takePrefix(data[:n])
+		data = data[n:]
+	}
+	return true
+}
+
+// takePrefix reserves memory for a message as soon as a part of its length has come that is not 0, because grpc cannot forget
+// what it has seen. If there is none, grpc sees an empty message. unseen is the part of the prefix that it has not seen.
+func (a *arrival) takePrefix(unseen []byte) {
+	if a.refusal == nil {
+		if a.refusal = a.charge(); a.refusal == body.ErrMemory {
+			a.on.limits.refused.WithLabelValues(reasonMemory).Inc()
 		}
-		a.have = 0
-		a.takePrefix(p[:n])
-		p = p[n:]
 	}
-}
-
-// takePrefix reserves memory for a message whose prefix is complete. rest is the part of the prefix that grpc has not seen.
-func (a *arrival) takePrefix(rest []byte) {
-	if a.got && !a.long || a.Err() != nil {
-		a.refuse(errMessages, rest)
+	if a.refusal != nil {
+		clear(unseen)
+	}
+	if a.have < prefixLength {
 		return
 	}
-	a.got = true
-	a.size = binary.BigEndian.Uint32(a.prefix[1:])
-	a.packed = a.prefix[0] != 0
-	a.bytes += int64(a.size)
-	if a.long {
-		a.waiting = append(a.waiting, a.size)
-		a.bytes += prefixLength
-	}
-	bytes := a.bytes
-	if int64(a.size) > a.on.limits.most {
-		a.ignored = true // grpc refuses it
-		return
-	}
-	if a.packed {
-		bytes += min(int64(a.size)*mostPacked, a.on.limits.most)
-	}
-	if err := a.reserve(bytes); err != nil {
-		a.on.limits.refused.WithLabelValues(reasonMemory).Inc()
-		a.refuse(err, rest)
-		return
-	}
-	a.left = a.size
-}
-
-// refuse makes the message under way an empty one.
-func (a *arrival) refuse(why error, rest []byte) {
-	a.refusal, a.ignored = why, true
-	if len(rest) < prefixLength { // grpc has a part of the length, and would wait for the message
-		a.end(why)
-	}
-	clear(rest)
-}
-
-// reserve reserves memory for all messages of the call, in place of what was reserved before.
-func (a *arrival) reserve(bytes int64) (err error) {
-	a.release()
-	a.held, err = a.on.limits.budget.Reserve(a.flow, bytes)
-	return err
-}
-
-// release gives memory back.
-func (a *arrival) release() {
-	if a.held != nil {
-		a.held()
-		a.held = nil
+	a.have, a.charged, a.got = 0, false, true
+	if a.deaf = a.deaf || a.refusal != nil; !a.deaf {
+		a.left = a.size
 	}
 }
 
-// countFrame counts a frame of data.
-func (a *arrival) countFrame() {
-	if a.frames++; a.frames > freeFrames && !a.ignored && a.frames-freeFrames > int(a.size-a.left)/bytesPerFrame+1 {
-		a.cut(reasonCrumbs)
+// charge reserves memory for the message under way, by the most that its prefix may announce.
+func (a *arrival) charge() error {
+	if a.got && !a.kind.long {
+		return errMessages
+	}
+	whole := a.have == prefixLength
+	least, most := a.announced()
+	if whole {
+		a.size = uint32(least)
+	} else if least == 0 || least > a.on.limits.most {
+		return nil // what grpc has seen is small, or tells it to refuse the message
+	}
+	if least > a.on.limits.most {
+		a.uncharge()
+		a.deaf = true // grpc refuses it
+		a.on.limits.refused.WithLabelValues(reasonSize).Inc()
+		return nil
+	}
+	cost := a.cost(min(most, a.on.limits.most))
+	if a.charged {
+		last := &a.waiting[len(a.waiting)-1]
+		a.memory.Drop(*last - cost)
+		*last = cost
+		return nil
+	}
+	if err := a.memory.Add(cost); err != nil {
+		return err
+	}
+	a.waiting, a.charged = append(a.waiting, cost), true
+	return nil
+}
+
+// uncharge gives back what the message under way has reserved.
+func (a *arrival) uncharge() {
+	if a.charged {
+		last := len(a.waiting) - 1
+		a.memory.Drop(a.waiting[last])
+		a.waiting, a.charged = a.waiting[:last], false
 	}
 }
+
+// announced returns the least and the most bytes that the message under way may have by what has come of its prefix.
+func (a *arrival) announced() (least, most int64) {
+	for i := 1; i < prefixLength; i++ {
+		least, most = least<<8, most<<8|0xff
+		if i < a.have {
+			least, most = least|int64(a.prefix[i]), most&^0xff|int64(a.prefix[i])
+		}
+	}
+	return least, most
+}
+
+// cost returns what a message of some bytes is counted as.
+func (a *arrival) cost(bytes int64) int64 {
+	cost := bytes
+	if a.packed() {
+		cost += min(bytes*mostPacked, a.on.limits.most)
+	}
+	if a.kind.long {
+		cost += perMessage
+	}
+	return cost
+}
+
+// packed reports whether the message that came last is compressed.
+func (a *arrival) packed() bool { return a.prefix[0] != 0 }
 
 // cut ends a call for what its client does.
 func (a *arrival) cut(reason string) {
 	a.on.limits.refused.WithLabelValues(reason).Inc()
-	a.end(context.DeadlineExceeded)
-}
-
-// end ends a call whose message does not come.
-func (a *arrival) end(why error) {
-	a.refusal, a.ignored = why, true
+	a.refusal, a.deaf = context.DeadlineExceeded, true
 	a.late.Store(true)
 	if a.cancel != nil {
 		a.cancel()
 	}
 }
 
-// received returns why a message that the handler has received was not taken, nil if it was, and whether the client has
-// nothing more to send. It may be called by any goroutine.
+// received tells that the handler has received a message. It returns why the message was not taken, nil if it was, and whether
+// the client has nothing more to send. It may be called by any goroutine.
 func (a *arrival) received(m proto.Message) (ended bool, err error) {
 	a.on.mu.Lock()
 	defer a.on.mu.Unlock()
 	switch {
-	case a.long && (len(a.waiting) > 1 || len(a.waiting) == 1 && a.refusal == nil): // else the refused one is the last
-		a.bytes -= int64(a.waiting[0]) + prefixLength
+	case a.kind.long && len(a.waiting) > 0: // a refused one comes behind all that wait
+		a.memory.Drop(a.waiting[0])
 		a.waiting = a.waiting[1:]
-		if !a.packed {
-			err = a.reserve(a.bytes)
-		}
 	case a.refusal != nil:
-		err = a.refusal
-	case a.packed:
-		a.packed = false
-		err = a.reserve(a.bytes + int64(proto.Size(m)))
+		return a.ended, a.refusal
+	case len(a.waiting) > 0 && a.packed():
+		cost := min(a.waiting[0], int64(a.size)+int64(proto.Size(m)))
+		a.memory.Drop(a.waiting[0] - cost)
+		a.waiting[0] = cost
 	}
-	return a.ended, err
+	return a.ended, nil
+}
+
+// whyRefused returns why the server takes no more from the client. It may be called by any goroutine.
+func (a *arrival) whyRefused() error {
+	a.on.mu.Lock()
+	defer a.on.mu.Unlock()
+	return a.refusal
 }
 
 // close gives the memory back once the call has ended. It may be called by any goroutine.
@@ -202,8 +241,10 @@ func (a *arrival) close() {
 
 // forget gives the memory back.
 func (a *arrival) forget() {
-	a.release()
-	a.ignored = true
+	for _, cost := range a.waiting {
+		a.memory.Drop(cost)
+	}
+	a.waiting, a.charged, a.deaf = nil, false, true
 	if a.cancel != nil {
 		a.cancel()
 	}
@@ -218,6 +259,12 @@ func (a *arrival) Value(key any) any {
 		return a
 	}
 	return a.Context.Value(key)
+}
+
+// Done implements context.Context. grpc asks for it when it takes a call on, and for no call that it does not.
+func (a *arrival) Done() <-chan struct{} {
+	a.counted.Store(true)
+	return a.Context.Done()
 }
 
 // Err implements context.Context: to a client that is late its time is over, nobody has cancelled its call.

@@ -6,148 +6,123 @@ import "encoding/binary"
 const (
 	prefaceLength     = 24
 	frameHeaderLength = 9
+	// maxFrame is how many bytes of payload the server allows. grpc ends a connection at the header of a longer frame.
+	maxFrame = 16 << 10
 
 	dataFrameType         = 0x0
 	headersFrameType      = 0x1
 	resetFrameType        = 0x3
 	continuationFrameType = 0x9
-	noFrameType           = 0xff
 
 	endStreamFlag  = 0x1
 	endHeadersFlag = 0x4
 	paddedFlag     = 0x8
+
+	// noStream is a stream that no client can open, because those of clients are odd. grpc drops its data, and gives the
+	// window of the connection back.
+	noStream = 2
 )
 
 // frameHandler hears of the frames of a client.
 type frameHandler interface {
 	// openStream tells of the end of the header of a new stream.
 	openStream(id uint32, ends bool)
-	// beginData tells of a frame of data, takeData of a stretch of it, which may be changed. Padding is left out.
-	beginData(id uint32)
-	takeData(stretch []byte)
-	// endStream tells that a client sends no more data on a stream.
+	// takeData tells of data without its padding, which may be changed, and whether it is the last of its stream. It reports
+	// whether grpc shall have it.
+	takeData(id uint32, data []byte, ends bool) (pass bool)
+	// endStream tells that a client sends no more data on a stream, or has given it up.
 	endStream(id uint32)
-	// resetStream tells that a client has given a stream up.
-	resetStream(id uint32)
 }
 
-// frameScanner finds the frames in the bytes that a client sends, wherever the reads cut them. It judges nothing: what is
-// no HTTP/2 is for the server behind it to refuse.
+// frameScanner goes through the frames that a client sends. It judges nothing: what is no HTTP/2 is for grpc to refuse.
 type frameScanner struct {
 	handler frameHandler
-
-	header [frameHeaderLength]byte
-	have   int // bytes of it
-	// The frame whose payload is under way.
-	kind, flags byte
-	stream      uint32
-	left        int // bytes of payload
-	padded      bool
-	padding     int // bytes at the end of the payload
-
+	begun   bool   // the preface is behind
+	broken  bool   // grpc reads no further
 	newest  uint32 // stream
 	opening uint32 // stream whose header is under way, 0 for none
 	ends    bool   // that header ends the stream
 }
 
-// endsStream reports whether frames at the start of some bytes end the data of a stream.
-func endsStream(p []byte, stream uint32) bool {
-	for len(p) >= frameHeaderLength {
-		length := int(p[0])<<16 | int(p[1])<<8 | int(p[2])
-		if len(p) < frameHeaderLength+length {
-			return false
+// next goes through the preface or frame at the start of some bytes. It returns its length, 0 if it is not complete, and
+// whether it is the end of the header of a new stream.
+func (s *frameScanner) next(p []byte) (length int, opened bool) {
+	switch {
+	case s.broken:
+		return len(p), false
+	case !s.begun:
+		if s.begun = len(p) >= prefaceLength; s.begun {
+			length = prefaceLength
 		}
-		if p[3] == dataFrameType && p[4]&endStreamFlag != 0 && binary.BigEndian.Uint32(p[5:])&^(1<<31) == stream {
-			return true
-		}
-		p = p[frameHeaderLength+length:]
+		return length, false
+	case len(p) < frameHeaderLength:
+		return 0, false
 	}
-	return false
+	payload := payloadLength(p)
+	if payload > maxFrame {
+		s.broken = true
+		return len(p), false
+	}
+	if length = frameHeaderLength + payload; len(p) < length {
+		return 0, false
+	}
+	return length, s.takeFrame(p[:length])
 }
 
-// newFrameScanner returns a scanner of a connection from its first byte.
-func newFrameScanner(h frameHandler) frameScanner {
-	return frameScanner{handler: h, kind: noFrameType, left: prefaceLength}
-}
-
-// scan goes through bytes up to the end of the first header of a new stream, and returns how many these are.
-func (s *frameScanner) scan(p []byte) (n int) {
-	for n < len(p) {
-		if s.left == 0 {
-			took := copy(s.header[s.have:], p[n:])
-			s.have += took
-			n += took
-			if s.have < frameHeaderLength {
-				break
-			}
-			s.beginFrame()
-		} else {
-			stretch := p[n:min(len(p), n+s.left)]
-			if s.kind == dataFrameType {
-				s.scanData(stretch)
-			}
-			s.left -= len(stretch)
-			n += len(stretch)
-		}
-		if s.left == 0 && s.endFrame() {
-			break
-		}
-	}
-	return n
-}
-
-// beginFrame reads the header of a frame.
-func (s *frameScanner) beginFrame() {
-	s.have = 0
-	s.left = int(s.header[0])<<16 | int(s.header[1])<<8 | int(s.header[2])
-	s.kind, s.flags = s.header[3], s.header[4]
-	s.stream = binary.BigEndian.Uint32(s.header[5:]) &^ (1 << 31)
-	switch s.kind {
-	case headersFrameType:
-		if s.stream > s.newest { // else these are trailers
-			s.newest, s.opening, s.ends = s.stream, s.stream, s.flags&endStreamFlag != 0
-		}
-	case dataFrameType:
-		s.padded, s.padding = s.flags&paddedFlag != 0, 0
-		s.handler.beginData(s.stream)
-	}
-}
-
-// scanData passes a stretch of a payload on, without its padding. s.left counts the stretch still.
-func (s *frameScanner) scanData(stretch []byte) {
-	left := s.left
-	if s.padded {
-		s.padded, s.padding = false, int(stretch[0])
-		stretch, left = stretch[1:], left-1
-	}
-	if data := min(len(stretch), left-s.padding); data > 0 {
-		s.handler.takeData(stretch[:data])
-	}
-}
-
-// endFrame reports whether the frame that has ended is the end of the header of a new stream.
-func (s *frameScanner) endFrame() bool {
-	kind := s.kind
-	s.kind = noFrameType
-	switch kind {
+// takeFrame reports whether a frame is the end of the header of a new stream.
+func (s *frameScanner) takeFrame(frame []byte) (opened bool) {
+	flags, stream := frame[4], streamOf(frame)
+	switch kind := frame[3]; kind {
 	case headersFrameType, continuationFrameType:
-		if s.flags&endHeadersFlag == 0 {
-			return false
+		if kind == headersFrameType {
+			if stream > s.newest {
+				s.newest, s.opening, s.ends = stream, stream, flags&endStreamFlag != 0
+			} else if flags&endStreamFlag != 0 { // trailers
+				s.handler.endStream(stream)
+			}
 		}
-		if s.opening != 0 {
+		if s.opening != 0 && flags&endHeadersFlag != 0 {
 			s.handler.openStream(s.opening, s.ends)
 			s.opening = 0
 			return true
 		}
-		if kind == headersFrameType && s.flags&endStreamFlag != 0 {
-			s.handler.endStream(s.stream)
-		}
 	case dataFrameType:
-		if s.flags&endStreamFlag != 0 {
-			s.handler.endStream(s.stream)
+		data, valid := withoutPadding(frame[frameHeaderLength:], flags)
+		if valid && stream != 0 && !s.handler.takeData(stream, data, flags&endStreamFlag != 0) {
+			binary.BigEndian.PutUint32(frame[5:], noStream)
 		}
 	case resetFrameType:
-		s.handler.resetStream(s.stream)
+		s.handler.endStream(stream)
+	}
+	return false
+}
+
+// withoutPadding returns the data of a frame. grpc ends a connection for a frame that is not valid.
+func withoutPadding(payload []byte, flags byte) (data []byte, valid bool) {
+	if flags&paddedFlag == 0 {
+		return payload, true
+	}
+	if len(payload) == 0 || int(payload[0]) >= len(payload) {
+		return nil, false
+	}
+	return payload[1 : len(payload)-int(payload[0])], true
+}
+
+func payloadLength(frame []byte) int { return int(frame[0])<<16 | int(frame[1])<<8 | int(frame[2]) }
+
+func streamOf(frame []byte) uint32 { return binary.BigEndian.Uint32(frame[5:]) &^ (1 << 31) }
+
+// endsStream reports whether frames at the start of some bytes end the data of a stream.
+func endsStream(p []byte, stream uint32) bool {
+	for len(p) >= frameHeaderLength {
+		length := frameHeaderLength + payloadLength(p)
+		if len(p) < length {
+			return false
+		}
+		if p[3] == dataFrameType && p[4]&endStreamFlag != 0 && streamOf(p) == stream {
+			return true
+		}
+		p = p[length:]
 	}
 	return false
 }

@@ -32,6 +32,7 @@ type Metrics struct {
 type methodKind struct {
 	stream bool // not one message of each side
 	long   bool // the client may send several messages
+	brief  bool // between two messages of a long call there is no more time than for one
 }
 
 // NewMetrics returns a Metrics. timing traces and logs unary calls of clients that have a role; nil
@@ -42,9 +43,9 @@ func NewMetrics(timing *telemetry.Watch) *Metrics {
 		methods: make(map[string]methodKind),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_grpc_messages_refused_total",
-			Help: "Messages of gRPC that were refused before they were there, by reason: memory (limits.memory), late (a message has " +
-				"30 s), crumbs (frames so small that they take more memory than the message); unread counts streams whose clients " +
-				"took no message for limits.idle_timeout.",
+			Help: "Messages of gRPC that were refused before they had fully arrived, by reason: memory (limits.memory), size " +
+				"(limits.max_body), late (a message has 30 s), tiny_frames (they take more memory than the message); unread counts " +
+				"streams whose clients took no message for limits.idle_timeout.",
 		}, []string{"reason"}),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_grpc_requests_total",

@@ -9,13 +9,15 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"example.com/conductor/bounds"
 )
 
-// To grpc all methods are streams of the client, because it sends its own errors to clients of others as soon as it has them,
-// and waits for the end of what they send, before anybody hears of a message that a wire has refused.
+// We register every method as client-streaming, because grpc-go otherwise answers a unary call only after the whole message has
+// arrived: nobody could tell its client earlier that a wire has refused the message.
 
-// registerReceived registers a service whose messages are received by receiver.
-func (s *Server) registerReceived(desc *grpc.ServiceDesc, handler any) {
+// registerReceived registers a service whose messages are received by receiver. brief is about its long calls.
+func (s *Server) registerReceived(desc *grpc.ServiceDesc, handler any, brief bool) {
 	streams := *desc
 	streams.Methods, streams.Streams = nil, nil
 	for _, m := range desc.Methods {
@@ -34,12 +36,19 @@ func (s *Server) registerReceived(desc *grpc.ServiceDesc, handler any) {
 	}
 	for _, m := range desc.Streams {
 		method := "/" + desc.ServiceName + "/" + m.StreamName
-		s.opts.Metrics.know(method, methodKind{stream: true, long: m.ClientStreams})
+		s.opts.Metrics.know(method, methodKind{stream: true, long: m.ClientStreams, brief: brief})
 		info := &grpc.StreamServerInfo{FullMethod: method, IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams}
 		streams.Streams = append(streams.Streams, grpc.StreamDesc{
 			StreamName: m.StreamName, ServerStreams: m.ServerStreams, ClientStreams: true,
 			Handler: func(handler any, stream grpc.ServerStream) error {
 				in := &receiver{ServerStream: stream, arrival: arrivalOf(stream.Context()), long: m.ClientStreams, patience: s.opts.Idle}
+				if brief {
+					flow := bounds.Flow{Name: in.arrival.flow}
+					if s.brief.TryEnter(flow) != nil {
+						return errTooManyReflections
+					}
+					defer s.brief.Leave(flow)
+				}
 				return s.stream(handler, in, info, m.Handler)
 			},
 		})
@@ -47,12 +56,15 @@ func (s *Server) registerReceived(desc *grpc.ServiceDesc, handler any) {
 	s.grpc.RegisterService(&streams, handler)
 }
 
+// errTooManyReflections refuses a call beyond maxReflections, or a quarter of it for one client.
+var errTooManyReflections = status.Error(codes.ResourceExhausted, "too many open calls of reflection")
+
 // reflected is a server as the service of reflection registers itself.
 type reflected struct{ server *Server }
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (r reflected) RegisterService(desc *grpc.ServiceDesc, handler any) {
-	r.server.registerReceived(desc, handler)
+	r.server.registerReceived(desc, handler, true)
 }
 
 // GetServiceInfo implements reflection.ServiceInfoProvider.
@@ -71,6 +83,9 @@ type receiver struct {
 // RecvMsg implements grpc.ServerStream. A method that takes one message gets it once the client has sent all.
 func (r *receiver) RecvMsg(m any) error {
 	if err := r.ServerStream.RecvMsg(m); err != nil {
+		if why := r.arrival.whyRefused(); why != nil {
+			return statusOf(why)
+		}
 		if err == io.EOF && !r.long {
 			return status.Error(codes.Internal, errNoMessage.Error())
 		}

@@ -79,6 +79,8 @@ type Options struct {
 const (
 	maxStreams = 256      // calls at once, as over HTTP/2
 	maxHeader  = 16 << 10 // bytes of metadata of a call
+	// maxReflections is how many calls of reflection are open at once over all connections: anybody may make them.
+	maxReflections = 64
 	// Bytes of messages that a client may send ahead: as over HTTP/2. grpc lets it send more of a message that is read.
 	connWindow   = 2 << 20
 	streamWindow = 1 << 20
@@ -97,13 +99,17 @@ type Server struct {
 	grpc     *grpc.Server
 	crash    map[string]codes.Code // by method: what a broken invariant is answered with
 	carried  map[string]carried    // by method: what other replicas may send on
+	brief    *bounds.Slots         // of reflection
 	stopping chan struct{}         // closed by Shutdown: watches end
 	stop     sync.Once
 }
 
 // NewServer returns a server with the services of conductor.proto.
 func NewServer(opts Options) *Server {
-	s := &Server{opts: opts, crash: make(map[string]codes.Code), carried: make(map[string]carried), stopping: make(chan struct{})}
+	s := &Server{
+		opts: opts, crash: make(map[string]codes.Code), carried: make(map[string]carried), stopping: make(chan struct{}),
+		brief: bounds.NewSlots(maxReflections, quarter(maxReflections)),
+	}
 	limits := &arrivals{budget: opts.Budget, most: opts.MaxBody, patience: opts.Patience, refused: opts.Metrics.refused}
 	alive := keepalive.ServerParameters{MaxConnectionIdle: opts.Idle, Time: opts.Idle, Timeout: pingTimeout}
 	settings := []grpc.ServerOption{
@@ -125,7 +131,7 @@ func NewServer(opts Options) *Server {
 // Register adds a service. crash is the code for a broken invariant in one of its handlers. Call it
 // before Serve.
 func (s *Server) Register(desc *grpc.ServiceDesc, handler any, crash codes.Code) {
-	s.registerReceived(desc, handler)
+	s.registerReceived(desc, handler, false)
 	add := func(name string, c carried) {
 		method := "/" + desc.ServiceName + "/" + name
 		s.crash[method] = crash
@@ -198,7 +204,7 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if flow == "" {
 		flow = neighbour(from)
 	}
-	return from.wire.claim(ctx, flow, kind.long)
+	return from.wire.claim(ctx, flow, kind)
 }
 
 // admit lets the guard admit a call. The context has its caller.

@@ -25,62 +25,90 @@ import (
 //
 // Invariants:
 //
-//  1. What grpc holds of messages that are not complete, that wait in a stream, or whose calls have not ended, is reserved in
-//     the budget, but for the bytes that are free to each call.
-//  2. Read ends with the header of a new stream, and grpc asks the tap before it reads on. So the newest arrival is the one
-//     that the tap is about.
+//  1. An arrival is a call that grpc counts among the streams of the connection, or the newest header. Read ends with the header
+//     of a new stream, and grpc decides about it before it reads on: it asks the tap, and for the end of the context, Done, of a
+//     call that it takes on. What it did not take on is forgotten with the next read.
+//  2. grpc gets data only for an arrival that has memory for it. Data of a call that has ended, was refused, or has more to say
+//     than it may goes to noStream, even if grpc still has the stream because its client does not read.
+//  3. What an arrival has reserved is the sum of its messages that wait, and changes by the message that comes or goes: no other
+//     client can take what it holds. 32 KiB of each call are free.
+//  4. A call that the server may have to end has a cancel: it waits for its client to send, or to read.
 //
 // One goroutine reads; the tap runs on it. Other methods may be called by any.
 type wire struct {
 	net.Conn
 	limits *arrivals
 	frames frameScanner // of the reader
-	ahead  []byte       // read, and not scanned yet; of the reader
-	buffer []byte       // the memory of ahead
+	buffer []byte       // the memory of scanned and ahead; of the reader
+	// Read from the client: scanned is what grpc gets next, ahead is what comes behind it. Of the reader.
+	scanned, ahead []byte
+	failed         error // of the last read; of the reader
 
 	mu       sync.Mutex
 	arrivals map[uint32]*arrival // by stream; guarded by mu
-	newest   *arrival            // nil once it is claimed; guarded by mu
-	data     *arrival            // of the frame under way; guarded by mu
+	newest   *arrival            // whose header the last read ended with, nil for none; guarded by mu
 	watch    *time.Timer         // looks for late messages; guarded by mu
 	watching bool                // guarded by mu
 }
 
-// readAtOnce is how many bytes a wire reads at once. It stands in for grpc's own buffer.
+// readAtOnce is how many bytes a wire reads at once, at least a frame. It stands in for grpc's own buffer.
 const readAtOnce = 32 << 10
 
 func newWire(c net.Conn, limits *arrivals) *wire {
 	w := &wire{Conn: c, limits: limits, arrivals: make(map[uint32]*arrival)}
-	w.frames = newFrameScanner(w)
+	w.frames.handler = w
 	return w
 }
 
-// Read implements net.Conn. It returns no byte behind the header of a new stream.
-func (w *wire) Read(p []byte) (n int, err error) {
-	if len(w.ahead) == 0 {
-		if w.buffer == nil {
-			w.buffer = make([]byte, readAtOnce)
+// Read implements net.Conn. It returns whole frames, or parts of them if p is short, and none behind the header of a new stream.
+func (w *wire) Read(p []byte) (int, error) {
+	for len(w.scanned) == 0 {
+		if n := w.scan(); n > 0 {
+			w.scanned, w.ahead = w.ahead[:n], w.ahead[n:]
+		} else if w.failed == nil {
+			w.readAhead()
+		} else if len(w.ahead) > 0 {
+			w.scanned, w.ahead = w.ahead, nil // less than a frame
+		} else {
+			return 0, w.failed
 		}
-		if n, err = w.Conn.Read(w.buffer); n == 0 {
-			return 0, err // an error behind bytes comes again
-		}
-		w.ahead = w.buffer[:n]
 	}
-	n = w.scan(w.ahead[:min(len(p), len(w.ahead))])
-	copy(p, w.ahead[:n])
-	w.ahead = w.ahead[n:]
+	n := copy(p, w.scanned)
+	w.scanned = w.scanned[n:]
 	return n, nil
 }
 
-// scan scans bytes up to the header of a new stream, and returns how many these are.
-func (w *wire) scan(p []byte) (n int) {
+// readAhead reads what comes behind the part of a frame that is there.
+func (w *wire) readAhead() {
+	if w.buffer == nil {
+		w.buffer = make([]byte, readAtOnce)
+	}
+	have := copy(w.buffer, w.ahead)
+	n, err := w.Conn.Read(w.buffer[have:])
+	w.ahead = w.buffer[:have+n]
+	if n == 0 { // an error behind bytes comes again
+		w.failed = err
+	}
+}
+
+// scan scans the frames ahead, up to the header of a new stream, and returns how many bytes these are.
+func (w *wire) scan() (n int) {
+	if len(w.ahead) == 0 {
+		return 0
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.newest != nil { // grpc or the guard has refused it
-		delete(w.arrivals, w.newest.stream)
-		w.newest = nil
+	if a := w.newest; a != nil && !a.counted.Load() { // grpc or the guard has refused it
+		a.forget()
 	}
-	n = w.frames.scan(p)
+	w.newest = nil
+	for n < len(w.ahead) {
+		length, opened := w.frames.next(w.ahead[n:])
+		n += length
+		if length == 0 || opened {
+			break
+		}
+	}
 	if len(w.arrivals) > 0 && !w.watching && w.limits.patience > 0 {
 		w.watching = true
 		if w.watch == nil {
@@ -98,14 +126,8 @@ func (w *wire) cutLate() {
 	defer w.mu.Unlock()
 	now := time.Now()
 	for _, a := range w.arrivals {
-		if a == w.newest {
-			continue // nobody waits for it: the next read forgets it
-		}
-		switch took := now.Sub(a.since); {
-		case took >= w.limits.patience && a.waitsForClient():
+		if a.Context != nil && now.Sub(a.since) >= w.limits.patience && a.waitsForClient() {
 			a.cut(reasonLate)
-		case took >= 2*w.limits.patience && a.Err() != nil: // grpc may have refused it after the tap
-			a.forget()
 		}
 	}
 	if w.watching = len(w.arrivals) > 0; w.watching {
@@ -123,43 +145,33 @@ func (w *wire) Close() error {
 	return w.Conn.Close()
 }
 
-// openStream, beginData, takeData, endStream and resetStream implement frameHandler. w.mu is held.
+// openStream, takeData and endStream implement frameHandler. w.mu is held.
 func (w *wire) openStream(id uint32, ends bool) {
 	w.newest = &arrival{on: w, stream: id, ended: ends, since: time.Now()}
 	w.arrivals[id] = w.newest
 }
 
-func (w *wire) beginData(id uint32) {
-	if w.data = w.arrivals[id]; w.data != nil {
-		w.data.countFrame()
-	}
-}
-
-func (w *wire) takeData(stretch []byte) {
-	if w.data != nil {
-		w.data.take(stretch)
-	}
+func (w *wire) takeData(id uint32, data []byte, ends bool) (pass bool) {
+	a := w.arrivals[id]
+	return a != nil && a.takeFrame(data, ends)
 }
 
 func (w *wire) endStream(id uint32) {
 	if a := w.arrivals[id]; a != nil {
-		a.ended = true
+		a.ended = true // grpc ends the call if the client has given it up
 	}
 }
 
-func (w *wire) resetStream(id uint32) { w.endStream(id) } // grpc ends the call
-
-// claim returns the context of the call that the tap is about, which a late message ends.
-func (w *wire) claim(ctx context.Context, flow string, long bool) (context.Context, error) {
+// claim returns the context of the call that the tap is about.
+func (w *wire) claim(ctx context.Context, flow string, kind methodKind) (context.Context, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := w.newest
-	if a == nil {
+	if a == nil || a.Context != nil {
 		return ctx, errNoHeader
 	}
-	w.newest = nil
-	a.flow, a.long = flow, long
-	if a.Context = ctx; a.long || !a.ended && !endsStream(w.ahead, a.stream) { // else it cannot be late
+	a.kind, a.flow, a.memory = kind, flow, w.limits.budget.NewHold(flow)
+	if a.Context = ctx; kind.stream || !a.ended && !endsStream(w.ahead, a.stream) { // else nobody waits for its client
 		a.Context, a.cancel = context.WithCancel(ctx)
 	}
 	return a, nil

@@ -78,22 +78,58 @@ func countOf(limits *arrivals, reason string) float64 {
 	return m.Counter.GetValue()
 }
 
-// readAll reads a wire as grpc does, and claims each call; long says which have several messages.
-func readAll(t *testing.T, w *wire, p []byte, long func(stream uint32) bool) (got []byte, calls map[uint32]*arrival) {
+// claimNewest claims the call whose header has just been read, and takes it on, as grpc does.
+func claimNewest(w *wire, kind func(stream uint32) methodKind) *arrival {
+	a := w.newest
+	if a == nil || a.Context != nil {
+		return nil
+	}
+	ctx, err := w.claim(context.Background(), "flow", kind(a.stream))
+	if err != nil {
+		panic(err)
+	}
+	ctx.Done()
+	return a
+}
+
+// readAll reads a wire as grpc does, and claims each call.
+func readAll(t *testing.T, w *wire, p []byte, kind func(stream uint32) methodKind) (got []byte, calls map[uint32]*arrival) {
 	t.Helper()
 	calls = make(map[uint32]*arrival)
 	for {
 		n, err := w.Read(p)
 		got = append(got, p[:n]...)
-		if a := w.newest; a != nil {
-			w.claim(t.Context(), "flow", long(a.stream))
+		if a := claimNewest(w, kind); a != nil {
 			calls[a.stream] = a
 		}
+		checkInvariants(t, w)
 		if err != nil {
 			if err != io.EOF {
 				t.Fatal(err)
 			}
 			return got, calls
+		}
+	}
+}
+
+// checkInvariants holds a wire against what its comment says.
+func checkInvariants(t *testing.T, w *wire) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, a := range w.arrivals {
+		if a != w.newest && !a.counted.Load() {
+			t.Fatalf("stream %d is known, and grpc has not taken it on", id)
+		}
+		sum := int64(0)
+		for _, cost := range a.waiting {
+			sum += cost
+		}
+		if sum != a.memory.Bytes() {
+			t.Fatalf("stream %d holds %d bytes, and its messages cost %d", id, a.memory.Bytes(), sum)
+		}
+		if a.Context != nil && a.cancel == nil && (a.kind.stream || a.waitsForClient() && a != w.newest) {
+			t.Fatalf("nothing can end the call of stream %d", id)
 		}
 	}
 }
@@ -109,10 +145,12 @@ func TestWireReadsAlong(t *testing.T) {
 	whole := message(60_000, 0)
 	s.frames.WriteDataPadded(3, false, whole[:3], make([]byte, 7)) // its length is cut
 	s.frames.WriteData(5, false, append(message(10, 0), message(20, 0)...))
-	s.frames.WriteDataPadded(3, false, whole[3:30_000], make([]byte, 255))
+	s.frames.WriteDataPadded(3, false, whole[3:15_000], make([]byte, 255))
+	s.frames.WriteData(3, false, whole[15_000:30_000])
 	s.frames.WriteRawFrame(0x77, 0, 3, []byte("unknown"))
 	s.frames.WriteData(5, false, message(50_000, 0)[:100])
-	s.frames.WriteData(3, false, whole[30_000:])
+	s.frames.WriteData(3, false, whole[30_000:45_000])
+	s.frames.WriteData(3, false, whole[45_000:])
 	s.open(7, "/given-up")
 	s.frames.WriteRSTStream(7, http2.ErrCodeCancel)
 	s.frames.WriteWindowUpdate(0, 1)
@@ -121,7 +159,7 @@ func TestWireReadsAlong(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		most := 1 + r.IntN(1<<r.IntN(16))
 		w := newWire(&reads{from: bytes.NewReader(want), next: func() int { return 1 + r.IntN(most) }}, newLimits(0, 0))
-		got, calls := readAll(t, w, make([]byte, 1+r.IntN(40<<10)), func(id uint32) bool { return id == 5 })
+		got, calls := readAll(t, w, make([]byte, 1+r.IntN(40<<10)), func(id uint32) methodKind { return methodKind{long: id == 5} })
 		if !bytes.Equal(got, want) {
 			t.Fatalf("seed %d: grpc reads other bytes", seed)
 		}
@@ -129,7 +167,7 @@ func TestWireReadsAlong(t *testing.T) {
 			1: {size: 100, ended: true}, 3: {size: 60_000}, 5: {size: 50_000, left: 50_000 - 95}, 7: {ended: true},
 		} {
 			a := calls[id]
-			if a == nil || a.size != want.size || a.left != want.left || a.ended != want.ended || a.refusal != nil || a.ignored {
+			if a == nil || a.size != want.size || a.left != want.left || a.ended != want.ended || a.refusal != nil || a.deaf {
 				t.Fatalf("seed %d, stream %d: %+v", seed, id, a)
 			}
 		}
@@ -152,7 +190,7 @@ func TestWireRefuses(t *testing.T) {
 	s.frames.WriteData(11, false, append(message(10, 0), message(90<<10, 0)[:1000]...)) // a second message
 	limits := newLimits(256<<10, 0)
 	w := newWire(&reads{from: &s.Buffer, next: func() int { return 32 << 10 }}, limits)
-	got, calls := readAll(t, w, make([]byte, 32<<10), func(uint32) bool { return false })
+	got, calls := readAll(t, w, make([]byte, 32<<10), func(uint32) methodKind { return methodKind{} })
 	for id, want := range map[uint32]error{
 		1: nil, 3: body.ErrMemory, 5: nil, 7: body.ErrMemory, 9: body.ErrMemory, 11: errMessages,
 	} {
@@ -160,8 +198,8 @@ func TestWireRefuses(t *testing.T) {
 		if _, err := a.received(nil); !errors.Is(err, want) {
 			t.Errorf("stream %d: %v, want %v", id, err, want)
 		}
-		if a.late.Load() != (id == 7) || (a.Err() != nil) != (id == 7) {
-			t.Errorf("stream %d: cut %t, %v", id, a.late.Load(), a.Err())
+		if err := a.Err(); err != nil {
+			t.Errorf("stream %d is cut: %v", id, err)
 		}
 	}
 	if n := countOf(limits, reasonMemory); n != 3 {
@@ -180,7 +218,7 @@ func TestWireRefuses(t *testing.T) {
 			lengths[data.StreamID] = append(lengths[data.StreamID], data.Data()...)
 		}
 	}
-	for id, want := range map[uint32]uint32{1: 80 << 10, 3: 0, 5: 2 << 20, 9: 0, 11: 10} {
+	for id, want := range map[uint32]uint32{1: 80 << 10, 3: 0, 5: 2 << 20, 7: 0, 9: 0, 11: 10} {
 		if is := binary.BigEndian.Uint32(lengths[id][1:]); is != want {
 			t.Errorf("stream %d: grpc reads a message of %d bytes, want %d", id, is, want)
 		}
@@ -194,7 +232,7 @@ func TestWireRefuses(t *testing.T) {
 	release()
 }
 
-// TestLateMessages holds that calls end whose messages do not come, or come in crumbs, and no others.
+// TestLateMessages holds that calls end whose messages do not come, or come in tiny frames, and no others.
 func TestLateMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = 30 * time.Second
@@ -210,8 +248,9 @@ func TestLateMessages(t *testing.T) {
 				if _, err := w.Read(p); err != nil {
 					return
 				}
-				if a := w.newest; a != nil {
-					contexts[a.stream], _ = w.claim(context.Background(), "flow", a.stream == 5 || a.stream == 7)
+				kind := func(id uint32) methodKind { return methodKind{long: id == 5 || id == 7 || id == 13, brief: id == 13} }
+				if a := claimNewest(w, kind); a != nil {
+					contexts[a.stream] = a
 				}
 			}
 		}()
@@ -223,10 +262,11 @@ func TestLateMessages(t *testing.T) {
 		s.frames.WriteData(5, false, message(10, 0))                                  // nothing more for a while
 		s.frames.WriteData(7, false, append(message(10, 0), message(1000, 0)[:3]...)) // a part of the second
 		s.frames.WriteData(9, true, message(10, 0))                                   // is complete
-		s.open(11, "/crumbs")
+		s.open(11, "/tiny-frames")
 		for i := range 200 {
 			s.frames.WriteData(11, false, message(1000, 0)[i:i+1])
 		}
+		s.open(13, "/brief") // may send several messages, and not wait with them
 		there.Write(s.Bytes())
 		synctest.Wait()
 		for id, ctx := range contexts {
@@ -238,38 +278,149 @@ func TestLateMessages(t *testing.T) {
 		synctest.Wait()
 		for id, ctx := range contexts {
 			want := map[uint32]error{1: context.DeadlineExceeded, 3: context.DeadlineExceeded, 7: context.DeadlineExceeded,
-				11: context.DeadlineExceeded}[id]
+				11: context.DeadlineExceeded, 13: context.DeadlineExceeded}[id]
 			if err := ctx.Err(); err != want {
 				t.Errorf("stream %d after a while: %v, want %v", id, err, want)
 			}
 		}
-		for reason, want := range map[string]float64{reasonLate: 3, reasonCrumbs: 1} {
+		for reason, want := range map[string]float64{reasonLate: 4, reasonTinyFrames: 1} {
 			if n := countOf(limits, reason); n != want {
 				t.Errorf("%v messages were counted as %s, want %v", n, reason, want)
 			}
 		}
-		time.Sleep(patience) // what grpc has forgotten, the wire forgets too
-		synctest.Wait()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if len(w.arrivals) != 2 {
-			t.Errorf("%d calls are known, want 2", len(w.arrivals))
-		}
 	})
 }
 
-// FuzzWire holds that a wire hands on the bytes of any client, whatever they are, but for lengths that it refuses.
+// TestWireForgetsWhatGrpcRefuses sends many calls that grpc does not take on, as it does with those whose time is over when they
+// come: none of them is kept.
+func TestWireForgetsWhatGrpcRefuses(t *testing.T) {
+	s := newSent()
+	for id := uint32(1); id < 4000; id += 2 {
+		s.open(id, "/call")
+		s.frames.WriteData(id, false, message(100, 0))
+	}
+	w := newWire(&reads{from: &s.Buffer, next: func() int { return 32 << 10 }}, newLimits(0, 0))
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for {
+		if _, err := w.Read(make([]byte, 32<<10)); err != nil {
+			break
+		}
+		if w.newest != nil {
+			w.claim(over, "flow", methodKind{})
+		}
+		if n := len(w.arrivals); n > 1 {
+			t.Fatalf("%d calls are kept", n)
+		}
+	}
+}
+
+// TestWireKeepsGoodMessages sends good messages and then one that is not taken, whose prefix comes at once or in pieces, to a
+// handler that has not looked yet. It receives the good ones, and grpc gets nothing behind the other one.
+func TestWireKeepsGoodMessages(t *testing.T) {
+	const memory = 256 << 10
+	for _, large := range []int{200 << 10, 3 << 20, 0xffffff} {
+		for cut := range prefixLength {
+			s := newSent()
+			s.open(1, "/several")
+			bad := message(large, 0)
+			s.frames.WriteData(1, false, append(bytes.Repeat(message(2000, 0), 5), bad[:cut]...))
+			s.frames.WriteData(1, false, bad[cut:1000])
+			known := s.Len()
+			for at := 1000; at < 100_000; at += 10_000 {
+				s.frames.WriteData(1, false, bad[at:at+10_000])
+			}
+			limits := newLimits(memory, 0)
+			w := newWire(&reads{from: bytes.NewReader(s.Bytes()), next: func() int { return 777 }}, limits)
+			got, calls := readAll(t, w, make([]byte, 32<<10), func(uint32) methodKind { return methodKind{stream: true, long: true} })
+			a := calls[1]
+			for i := range 5 {
+				if _, err := a.received(nil); err != nil {
+					t.Errorf("%d bytes, cut at %d: good message %d: %v", large, cut, i, err)
+				}
+				checkInvariants(t, w)
+			}
+			tooLarge := int64(large) > limits.most
+			if err := a.whyRefused(); tooLarge != (err == nil) || !tooLarge && err != body.ErrMemory {
+				t.Errorf("%d bytes, cut at %d: refused with %v", large, cut, err)
+			}
+			if !tooLarge {
+				if _, err := a.received(nil); err != body.ErrMemory {
+					t.Errorf("%d bytes, cut at %d: the message is received with %v", large, cut, err)
+				}
+			}
+			if reason := map[bool]string{true: reasonSize, false: reasonMemory}[tooLarge]; countOf(limits, reason) != 1 {
+				t.Errorf("%d bytes, cut at %d: not counted as %s", large, cut, reason)
+			}
+			if n := a.memory.Bytes(); n != 0 || a.Err() != nil {
+				t.Errorf("%d bytes, cut at %d: %d are held, %v", large, cut, n, a.Err())
+			}
+			for rest := got[known:]; len(rest) > 0; rest = rest[frameHeaderLength+payloadLength(rest):] {
+				if streamOf(rest) != noStream {
+					t.Errorf("%d bytes, cut at %d: grpc gets %d bytes behind the message", large, cut, payloadLength(rest))
+				}
+			}
+			a.close()
+		}
+	}
+}
+
+// TestWatchesCanBeEnded holds that a call whose client shall read can be ended, even if the client has nothing more to send.
+func TestWatchesCanBeEnded(t *testing.T) {
+	for _, at := range []int{1 << 20, 9} { // the message comes with the header, or later
+		s := newSent()
+		s.open(1, "/watch")
+		s.frames.WriteData(1, true, message(10, 0))
+		w := newWire(&reads{from: &s.Buffer, next: func() int { return at }}, newLimits(0, 0))
+		_, calls := readAll(t, w, make([]byte, 32<<10), func(uint32) methodKind { return methodKind{stream: true} })
+		calls[1].endUnread()
+		if err := calls[1].Err(); err != context.DeadlineExceeded {
+			t.Errorf("reads of %d bytes: the call goes on: %v", at, err)
+		}
+	}
+}
+
+// FuzzWire holds that a wire hands on the bytes of any client, whatever they are, but for lengths that it refuses, and data of
+// calls that grpc does not have.
 func FuzzWire(f *testing.F) {
 	s := newSent()
 	s.open(1, "/call")
 	s.frames.WriteDataPadded(1, false, message(300, 0), make([]byte, 20))
 	f.Add(s.Bytes(), uint16(7))
+	s.frames.WriteData(1, true, message(200_000, 0)[:1000])
+	s.frames.WriteData(1, true, message(200_000, 0)[:1000])
+	s.frames.WriteData(5, true, message(200_000, 0)[:1000])
+	f.Add(s.Bytes(), uint16(7))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint16(3))
 	f.Fuzz(func(t *testing.T, in []byte, cut uint16) {
-		w := newWire(&reads{from: bytes.NewReader(in), next: func() int { return 1 + int(cut) }}, newLimits(0, 0))
-		got, _ := readAll(t, w, make([]byte, 1+int(cut)/2), func(id uint32) bool { return true })
-		if !bytes.Equal(got, in) {
-			t.Errorf("%x is read as %x", in, got)
+		limits := newLimits(256<<10, 0)
+		w := newWire(&reads{from: bytes.NewReader(in), next: func() int { return 1 + int(cut) }}, limits)
+		got, calls := readAll(t, w, make([]byte, 1+int(cut)/2), func(id uint32) methodKind {
+			return methodKind{stream: true, long: id%4 == 1}
+		})
+		if len(got) != len(in) {
+			t.Fatalf("%x is read as %x", in, got)
+		}
+		for i := range got {
+			// What a wire may write is 0, or noStream.
+			if got[i] != in[i] && got[i] != 0 && got[i] != noStream {
+				t.Fatalf("%x is read as %x", in, got)
+			}
+		}
+		for _, a := range calls {
+			a.close()
+		}
+		if used := usedOf(limits); used != 0 || len(w.arrivals) > 1 {
+			t.Errorf("%v bytes are reserved when all calls have ended, and %d calls are known", used, len(w.arrivals))
 		}
 	})
+}
+
+// usedOf returns how many bytes are reserved.
+func usedOf(limits *arrivals) float64 {
+	all := make(chan prometheus.Metric, 3)
+	limits.budget.Collect(all)
+	var m dto.Metric
+	(<-all).Write(&m)
+	return m.Gauge.GetValue()
 }

@@ -42,14 +42,52 @@ func (b *Budget) Refused() uint64 { return b.bytes.Stats().Refused }
 // Reserve reserves memory for n bytes that a flow has sent, and for the numbers in them. It returns a function that gives
 // the memory back, or body.ErrMemory if they do not fit.
 func (b *Budget) Reserve(flow string, n int64) (release func(), err error) {
-	want := perByte*n - free
-	if b == nil || want <= 0 {
+	want := b.reserved(n)
+	if want == 0 {
 		return func() {}, nil
 	}
 	if b.bytes.Reserve(flow, want) != nil {
 		return nil, body.ErrMemory
 	}
 	return func() { b.bytes.Release(flow, want) }, nil
+}
+
+// Hold is what one call has reserved of a Budget, and changes by differences. It is not safe for concurrent use.
+type Hold struct {
+	budget *Budget
+	flow   string
+	bytes  int64
+}
+
+// NewHold returns a Hold of a flow, of no bytes.
+func (b *Budget) NewHold(flow string) Hold { return Hold{budget: b, flow: flow} }
+
+// Bytes returns how many bytes are held.
+func (h *Hold) Bytes() int64 { return h.bytes }
+
+// Add reserves memory for n further bytes, as Reserve does. It returns body.ErrMemory, and changes nothing, if they do not fit.
+func (h *Hold) Add(n int64) error {
+	if more := h.budget.reserved(h.bytes+n) - h.budget.reserved(h.bytes); more > 0 && h.budget.bytes.Reserve(h.flow, more) != nil {
+		return body.ErrMemory
+	}
+	h.bytes += n
+	return nil
+}
+
+// Drop gives memory for n bytes back.
+func (h *Hold) Drop(n int64) {
+	if less := h.budget.reserved(h.bytes) - h.budget.reserved(h.bytes-n); less > 0 {
+		h.budget.bytes.Release(h.flow, less)
+	}
+	h.bytes -= n
+}
+
+// reserved returns how much memory n bytes reserve.
+func (b *Budget) reserved(n int64) int64 {
+	if b == nil {
+		return 0
+	}
+	return max(perByte*n-free, 0)
 }
 
 // Bound is the middleware that counts bodies and answers. It runs behind Decoded: the bytes of
