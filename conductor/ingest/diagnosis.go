@@ -95,15 +95,21 @@ func observeUse(s *Source, now time.Time) {
 	if d == nil || limit <= 0 || s.shared.catalog.IsPast() || s.Registration.IsPool() || now.Sub(s.opened) < limit {
 		return
 	}
-	asked := false
+	s.doctor.Use(s.holdings.blocks(), isAskedLately(s, now), d.SinceAsked(now) < limit)
+}
+
+// isAskedLately reports whether queries have lately asked for an adapter or salt of the blocks that a source stored lately.
+func isAskedLately(s *Source, now time.Time) bool {
 	s.turn.Lock()
+	defer s.turn.Unlock()
 	for _, ns := range s.holdings.namespaces {
 		for _, id := range ns.Names.Recent() {
-			asked = asked || id.SinceAsked(now) < limit
+			if id.SinceAsked(now) < s.shared.opts.SilentAfter {
+				return true
+			}
 		}
 	}
-	s.turn.Unlock()
-	s.doctor.Use(s.holdings.blocks(), asked, d.SinceAsked(now) < limit)
+	return false
 }
 
 // observeLives tells the doctor how fast the engine evicts.

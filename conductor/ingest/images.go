@@ -361,21 +361,26 @@ func (l *Loading) noteHeld() {
 		if l.sources[i] == index.NoSource {
 			continue
 		}
-		s, err := l.r.lock(l.img.Sources[i].Registration, true)
-		if s == nil || err != nil {
-			continue
-		}
-		if s.Registration.Type != registration.TypeStandard && l.into.Index.Inspect().HasRawBlocks(l.sources[i]) {
-			l.into.AwaitTokens()
-		}
-		if ns := s.holdings.byKey[l.key()]; ns != nil && ns.Deployment == l.into { // else it has left since
-			for _, n := range held[l.sources[i]] {
-				if id := ns.Names.Table.Of(n); id != nil {
-					ns.Names.Has(id)
-				}
+		l.noteHeldOf(i, held[l.sources[i]])
+	}
+}
+
+// noteHeldOf is noteHeld for the i-th source of the image, which has blocks of these identities.
+func (l *Loading) noteHeldOf(i int, held []index.Identity) {
+	s, err := l.r.lock(l.img.Sources[i].Registration, true)
+	if s == nil || err != nil {
+		return
+	}
+	defer s.turn.Unlock()
+	if s.Registration.Type != registration.TypeStandard && l.into.Index.Inspect().HasRawBlocks(l.sources[i]) {
+		l.into.AwaitTokens()
+	}
+	if ns := s.holdings.byKey[l.key()]; ns != nil && ns.Deployment == l.into { // else it has left since
+		for _, n := range held {
+			if id := ns.Names.Table.Of(n); id != nil {
+				ns.Names.Has(id)
 			}
 		}
-		s.turn.Unlock()
 	}
 }
 

@@ -46,6 +46,7 @@ type Recovery struct {
 	open    *Loading                    // the deployment that is being brought back, nil if none is
 	ttl     time.Duration
 	sources map[registration.Key]*Source // by the key in the snapshot; nil takes nothing
+	resumes bool                         // Done has begun
 	made    int                          // deployments that only this recovery has entered
 	pending []*pendingStretch            // stretches that came before their parents; the budget is charged for them
 	charged int64
@@ -256,6 +257,7 @@ func (ns *namespace) restore(to index.Owner, e *index.Stretch, id *names.Identit
 func (r *Recovery) Done() {
 	defer r.end()
 	r.attachPending()
+	r.resumes = true
 	for s := range r.filled() {
 		s.applier.origin.Store(&r.Origin)
 		if s.marked {
@@ -402,22 +404,29 @@ func (e *pendingStretch) attach(complete bool) bool {
 	return known || complete
 }
 
-// Undo drops the blocks that came back, so that the next peer can be asked.
+// Undo drops the blocks that came back, so that the next peer can be asked. Where Done began and failed, the sources may have
+// resumed behind blocks that they no longer have: they resync.
 func (r *Recovery) Undo() {
 	defer r.end()
 	r.closeLoading()
-	var drop []*Source
+	var drop, resync []*Source
 	for s := range r.filled() {
 		s.forgetAll()
 		s.marked = false
 		if s.recovered {
 			drop = append(drop, s)
+		} else if r.resumes {
+			resync = append(resync, s)
 		}
 	}
 	for _, s := range drop {
 		_, _ = r.c.UnregisterIf(s.Registration.Key(), s)
 	}
+	for _, s := range resync {
+		s.feed.Resync("internal_error")
+	}
 	r.sources, r.made, r.Blocks, r.Refused = make(map[registration.Key]*Source), 0, 0, 0
+	r.resumes = false
 }
 
 // filled yields the sources that took a part of the snapshot, each with its turn held.
@@ -427,21 +436,28 @@ func (r *Recovery) filled() iter.Seq[*Source] {
 		for key, s := range r.sources {
 			for s != nil && !done[s] {
 				done[s] = true
-				s.turn.Lock()
-				if s.gone {
-					s.turn.Unlock()
-					s = r.successorOf(s)
-					r.sources[key] = s
-					continue
-				}
-				more := yield(s)
-				s.turn.Unlock()
+				gone, more := inTurn(s, yield)
 				if !more {
 					return
+				}
+				if gone {
+					s = r.successorOf(s)
+					r.sources[key] = s
 				}
 			}
 		}
 	}
+}
+
+// inTurn lets do have a source with its turn held, unless the source is gone. The turn is free again also if do panics:
+// whoever contains that takes the turns of all these sources once more.
+func inTurn(s *Source, do func(*Source) bool) (gone, more bool) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if s.gone {
+		return true, true
+	}
+	return false, do(s)
 }
 
 // lock returns the source that takes the parts of a snapshot about a registration, with its

@@ -39,6 +39,7 @@ type serverOptions struct {
 	Tape          *tape.Tape
 	Log           zerolog.Logger
 	Now           func() time.Time
+	Gate          <-chan struct{}
 }
 
 func newServer(o serverOptions) *server {
@@ -52,7 +53,7 @@ func newServer(o serverOptions) *server {
 		MaxIdentities: o.MaxContexts, ExpectedBytes: 1 << 20, Now: o.Now, Log: o.Log,
 	})}
 	s.sources = New(s.catalog, Options{Copies: o.Copies, Stream: o.Stream, Reaches: o.Reaches, RemovalsBytes: o.RemovalsBytes,
-		Tape: o.Tape, Log: o.Log, Now: o.Now})
+		Tape: o.Tape, Log: o.Log, Now: o.Now, Gate: o.Gate})
 	s.sources.Tune(Limits{MaxTokenID: o.MaxTokenID})
 	s.matcher = match.New(s.catalog, nil, o.Now)
 	return s
