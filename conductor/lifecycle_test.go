@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -135,6 +136,30 @@ func TestOneProfileWins(t *testing.T) {
 		}
 		b.conductor.Close()
 	}
+}
+
+// TestConflictsTellNoSecrets registers beside a source whose seed and salt others must not learn from the refusal.
+func TestConflictsTellNoSecrets(t *testing.T) {
+	b := newBench()
+	defer b.conductor.Close()
+	theirs := engineAt("theirs", 0)
+	theirs.Profile, theirs.Salt = profileOf("sha256/4711"), "pepper"
+	must.Succeed(t, b.conductor.Register(theirs, ingest.RegisterOptions{}))
+	f := func(name, algorithm, salt, field string) {
+		t.Helper()
+		r := engineAt(name, 0)
+		r.Profile, r.Salt = profileOf(algorithm), salt
+		err := b.conductor.Register(r, ingest.RegisterOptions{})
+		said := fmt.Sprint(err)
+		if err == nil || !strings.Contains(said, field) || strings.Contains(said, "4711") || strings.Contains(said, "pepper") {
+			t.Errorf("%s with %s and the salt %q: %v", name, algorithm, salt, err)
+		}
+	}
+	f("theirs", "sha256/0", "pepper", "hash_profile")
+	f("theirs", "sha256_cbor/0", "pepper", "hash_profile")
+	f("theirs", "sha256/4711", "guess", "additionalsalt")
+	f("other", "sha256/0", "pepper", "python_hash_seed")
+	f("other", "sha256_cbor/0", "pepper", "algorithm")
 }
 
 // held is a decoder that stops at batches with a certain model in them.

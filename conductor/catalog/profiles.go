@@ -21,6 +21,9 @@ type ProfileConflictError struct {
 }
 
 func (e *ProfileConflictError) Error() string {
+	if registration.IsSecret(e.Field) {
+		return fmt.Sprintf("%s has another hash profile in the same context: another %s", e.By, e.Field)
+	}
 	return fmt.Sprintf("%s has another hash profile in the same context: %s is %q there, got %q", e.By, e.Field, e.Have, e.Want)
 }
 

@@ -82,10 +82,10 @@ func (r *Recovery) Own(m *image.Source) (why string) {
 	switch s := c.Find(m.Key()); {
 	case s != nil:
 		field, have, was := s.Registration.Diff(&m.Registration, registration.CopiesWord(c.opts.Copies))
-		switch field {
-		case "":
+		switch {
+		case field == "":
 			return ""
-		case registration.FieldSalt: // which may be a secret
+		case registration.IsSecret(field):
 			return "its " + field + " was another one"
 		}
 		return "its " + field + " is " + redact.URL(have) + " and was " + redact.URL(was)

@@ -15,7 +15,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	if e.Field == FieldSalt { // which may be a secret of another client
+	if IsSecret(e.Field) {
 		return fmt.Sprintf("%s is registered with another %s", e.Key, e.Field)
 	}
 	return fmt.Sprintf("%s is registered with another %s: have %q, got %q", e.Key, e.Field, redact.URL(e.Have), redact.URL(e.Want))

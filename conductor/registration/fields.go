@@ -16,6 +16,17 @@ import (
 // FieldSalt is the name of the field that has a salt, of sources and of contexts.
 const FieldSalt = "additionalsalt"
 
+// IsSecret reports whether what a registration has in a field is kept from other clients that may register: its salt, and the
+// seed of its engine's hashes with the profile around it. Whoever knows them can name blocks of other users.
+func IsSecret(field string) bool {
+	return field == FieldSalt || field == fieldProfile || field == fieldHashSeed
+}
+
+const (
+	fieldProfile  = "hash_profile"
+	fieldHashSeed = "python_hash_seed"
+)
+
 // A Field is one field of a registration, as the tags of the struct describe it:
 //
 //	name      its name, where that is not the one of json; "-" for a field that is a part of another one
@@ -222,7 +233,7 @@ func (r *Registration) shown(name, copies string) string {
 		return cmp.Or(r.Owned, OwnedCount)
 	case "clear":
 		return cmp.Or(r.Clear, ClearAll)
-	case "hash_profile":
+	case fieldProfile:
 		return r.Profile.Summary()
 	case "sequence":
 		return r.sequenceWord()

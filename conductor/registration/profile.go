@@ -52,7 +52,7 @@ func DiffProfiles(a, b HashProfile) (field, have, got string) {
 	for _, f := range [...]struct{ name, a, b string }{
 		{"strategy", a.Strategy, b.Strategy},
 		{"algorithm", a.Algorithm, b.Algorithm},
-		{"python_hash_seed", a.PythonHashSeed, b.PythonHashSeed},
+		{fieldHashSeed, a.PythonHashSeed, b.PythonHashSeed},
 		{"index_projection", a.IndexProjection, b.IndexProjection},
 		{"extra_keys", a.ExtraKeys, b.ExtraKeys},
 	} {
