@@ -20,7 +20,8 @@ import (
 const (
 	suffix     = ".snapshot"
 	unfinished = suffix + ".tmp"
-	newer      = ".newer" // behind the name of a file that this program cannot read
+	newer      = ".newer"   // behind the name of a file that this program cannot read
+	damaged    = ".damaged" // and of one of which it cannot read a part
 )
 
 // Dir is a directory of snapshots. Files are named by ascending numbers, whatever the clock
@@ -171,6 +172,19 @@ func (d *Dir) setAside(name string) error {
 		return err
 	}
 	return d.disk.syncDir(d.path)
+}
+
+// copyAside copies a file, which goes on to be the one of its name, to a name that stays.
+func (d *Dir) copyAside(name, as string) error {
+	_, err := d.writeFile(as, nameOf(0, unfinished), func(to io.Writer) (sum history.Summary, err error) {
+		from, _, err := d.openFile(name)
+		if err == nil {
+			_, err = io.Copy(to, from)
+			err = errors.Join(err, from.Close())
+		}
+		return sum, err
+	})
+	return err
 }
 
 // openLog is a file of registrations to which changes are appended.

@@ -167,13 +167,19 @@ func (k *Keeper) RestoreRegistrations() {
 	}
 	if err != nil {
 		k.reportUnusable(registrationsFile, err)
-		if history.Reason(err) == history.ReasonVersion {
+		switch history.Reason(err) {
+		case history.ReasonVersion:
 			k.setAside()
+		case history.ReasonDamaged, history.ReasonTorn, history.ReasonForeign:
+			k.keepDamaged(0)
 		}
 		return
 	}
-	if tail.Bytes > 0 {
-		k.cfg.Log.Warn().Str("file", registrationsFile).Int64("bytes", tail.Bytes).Bool("damaged", tail.Damaged).
+	switch {
+	case tail.Damaged:
+		k.keepDamaged(tail.Bytes)
+	case tail.Bytes > 0:
+		k.cfg.Log.Warn().Str("file", registrationsFile).Int64("bytes", tail.Bytes).
 			Msg("the last write of the registrations was not finished: no client was told that it counts")
 	}
 	k.restoreTargets(targets)
@@ -209,6 +215,20 @@ func (k *Keeper) setAside() {
 	}
 	k.cfg.Log.Warn().Str("file", registrationsFile).Str("kept_as", registrationsFile+newer).
 		Msg("a newer program wrote the registrations: they are kept, and this server does not have them")
+}
+
+// keepDamaged keeps a file of registrations of which the last bytes, or all if bytes is 0, cannot be read: the first write
+// would take its place. A machine that lost its power may leave such an end of a write that nobody was told of, but so may a
+// disk that has lost what clients were told.
+func (k *Keeper) keepDamaged(bytes int64) {
+	k.updateStatus(func(st *Status) { st.LeftOut[history.ReasonDamaged] += int(min(bytes, 1)) })
+	line := k.cfg.Log.Error().Str("file", registrationsFile).Int64("bytes", bytes)
+	if err := k.cfg.Dir.copyAside(registrationsFile, registrationsFile+damaged); err != nil {
+		line.Err(err).Msg("the registrations are damaged, and cannot be kept: what clients were told of may be lost")
+		return
+	}
+	line.Str("kept_as", registrationsFile+damaged).
+		Msg("the registrations are damaged, and are kept: this server may lack what clients were told of since, until they register again")
 }
 
 // reportUnusable logs and counts a file that cannot be used.

@@ -274,3 +274,51 @@ func TestNewerRegistrationsAreKept(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Registrations with a damaged part may have been answered: the log says so, and the file is kept when this one is written. An
+// end that was merely cut off is a write that nobody was told of.
+func TestDamagedRegistrationsAreKept(t *testing.T) {
+	f := func(what string, spoil func(data []byte) []byte, found []string, level string, kept bool) {
+		t.Helper()
+		disk := newFaultyDisk()
+		a, _ := keeperOn(t, disk, history.NoKey)
+		for _, instance := range []string{"a", "b", "c"} {
+			must.Succeed(t, register(t.Context(), a, instance))
+		}
+		path := disk.folder(t, killed)
+		file := filepath.Join(path, registrationsFile)
+		data, err := os.ReadFile(file)
+		must.Succeed(t, err)
+		data = spoil(data)
+		must.Succeed(t, os.WriteFile(file, data, 0o600))
+		d := openDir(t, path)
+		defer d.Close()
+		c := historytest.Server(t, nil)
+		k := keep(t, c, d)
+		var log strings.Builder
+		k.cfg.Log = zerolog.New(&log)
+		c.KeepRegistrations(k.Registrations)
+		k.RestoreRegistrations()
+		k.Restore(t.Context(), loaderOf(c))
+		var got []string
+		for _, r := range c.Registrations() {
+			got = append(got, r.Instance)
+		}
+		slices.Sort(got)
+		if has := strings.Contains(log.String(), `"level":"`+level+`"`); !slices.Equal(got, found) || !has ||
+			(k.Status().LeftOut[history.ReasonDamaged] > 0) != kept {
+			t.Errorf("%s: %q, %v, %s", what, got, k.Status().LeftOut, log.String())
+		}
+		must.Succeed(t, register(t.Context(), c, "z"))
+		c.Close()
+		if aside, err := os.ReadFile(file + damaged); kept && string(aside) != string(data) || kept != (err == nil) {
+			t.Errorf("%s: %v, %d bytes of %d are kept", what, err, len(aside), len(data))
+		}
+	}
+	flip := func(at int) func([]byte) []byte {
+		return func(data []byte) []byte { data[(len(data)+at)%len(data)] ^= 1; return data }
+	}
+	f("cut off", func(data []byte) []byte { return data[:len(data)-1] }, []string{"a", "b"}, "warn", false)
+	f("a bit at the end", flip(-1), []string{"a", "b"}, "error", true)
+	f("a bit at the beginning", flip(40), nil, "error", true)
+}
