@@ -1,14 +1,11 @@
 package membership
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
 
-	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/registration"
-	"example.com/conductor/conductor/scope"
 )
 
 // change waits for the store.
@@ -19,7 +16,8 @@ type change struct {
 	seen       int64  // time of the entry that the change was made to, 0 for none
 	again      *entry // it was in the store before
 	same       *entry // the entry in the store that already says this; if it still does, only its time is raised
-	skipsDisk  bool   // it reaches the store sooner than the disk
+	skipsDisk  bool   // it reaches the store sooner than the disk, or is answered with 404
+	unheard    bool   // it unregisters a source of which this replica has not heard: see unheard.go
 	oldest     bool   // every other change counts more
 }
 
@@ -49,27 +47,6 @@ func (g *Registry) Unregistered(n Name) {
 	delete(g.configured, n)
 	g.mu.Unlock()
 	g.queueChange(n, new(change))
-}
-
-// unregisterKey lets g know that a client has unregistered a key here. known says that there was such a source. Else another
-// replica may have one, or ask an engine of that name, of which this one has not heard yet.
-func unregisterKey(g *Registry, key registration.Key, known bool) {
-	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
-	if known {
-		g.Unregistered(Name{Key: key})
-		return
-	}
-	ofAll := key
-	ofAll.Rank = discovery.AllRanks
-	possibleNames := []Name{{Key: key}, {Key: key, Asked: true}, {Key: ofAll, Asked: true}}
-	g.mu.Lock()
-	if heard := func(n Name) bool { return g.known[n] != nil || g.pending[n] != nil }; slices.ContainsFunc(possibleNames, heard) {
-		possibleNames = slices.DeleteFunc(possibleNames, func(n Name) bool { return !heard(n) })
-	}
-	g.mu.Unlock()
-	for _, n := range possibleNames {
-		g.Unregistered(n)
-	}
 }
 
 // Configured is called when the configuration of this replica has a source.
@@ -121,6 +98,7 @@ func (g *Registry) queueChange(n Name, c *change) {
 	if e != nil && (e.done || c.source == nil) { // a client may unregister a source before it is followed
 		c.seen = e.at
 	}
+	c.unheard = c.unheard && (p == nil || p.unheard)
 	switch {
 	case p != nil && p.source != nil && c.source != nil && p.source.equal(c.source):
 		if c.configured {
@@ -137,11 +115,11 @@ func (g *Registry) queueChange(n Name, c *change) {
 		c.same = e
 	}
 	if most := mostPending; p == nil {
-		if c.same != nil {
-			most /= 2 // the others leave no room for what changes more than a time
+		if c.same != nil || c.unheard {
+			most /= 2 // these leave room for what others hear of
 		}
 		if len(g.pending) >= most {
-			if g.dropped++; g.dropped == 1 {
+			if g.dropped[reasonPending]++; g.dropped[reasonPending] == 1 {
 				g.cfg.Log.Error().Int("pending",
 					len(g.pending)).Msg("too many registrations wait for the store: further ones stay with this replica alone")
 			}
@@ -149,7 +127,7 @@ func (g *Registry) queueChange(n Name, c *change) {
 		}
 	}
 	g.pending[n] = c
-	c.skipsDisk = c.same != nil && up
+	c.skipsDisk = c.unheard || c.same != nil && up
 	noteKept(&g.kept, n, p)
 	noteKept(&g.kept, n, c)
 	g.wakeRun()

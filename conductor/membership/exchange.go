@@ -17,7 +17,10 @@ import (
 // perScript is how many entries a script changes: others wait for it meanwhile.
 const perScript = 256
 
-// forgotten is the answer to an entry that was unregistered longer ago than such entries stay.
+// mostSwept is how many entries a script ends.
+const mostSwept = 1000
+
+// forgotten is the answer to an entry that was unregistered longer ago than such entries stay, or that no replica needs.
 const forgotten = -1
 
 // runScript runs a script of the registry. It returns errOther if the store is not the one that the last beat met.
@@ -51,11 +54,11 @@ func (g *Registry) writePending(ctx context.Context, st *Status) error {
 
 // writeChanges writes the changes of some names, in one call of a script.
 func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, waiting map[Name]*change) error {
-	args := []any{st.Run}
+	args := []any{st.Run, isAlone(g.cfg.Group, st), graveFor.Milliseconds()}
 	written := make([]*entry, len(names))
 	g.mu.Lock()
 	for i, n := range names {
-		c := waiting[n]
+		c, was := waiting[n], g.known[n]
 		e, seen, made, same := &entry{}, c.seen, int64(0), ""
 		if !c.since.IsZero() {
 			made = st.clock.stamp(c.since)
@@ -64,7 +67,7 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 		case c.again != nil:
 			e.record, e.at, e.text = c.again.record, c.again.at, c.again.text
 		case c.source == nil:
-			e.record = record{Gone: true, By: g.cfg.Group.ID()}
+			e.record = record{Gone: true, Unheard: c.unheard && (was == nil || was.Unheard), By: g.cfg.Group.ID()}
 		default:
 			wire := c.source.Registration
 			e.record = record{By: g.cfg.Group.ID(), Configured: c.configured, Discover: c.source.Discover, Wire: &wire}
@@ -72,7 +75,7 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 		if c.oldest {
 			e.at = 1
 		}
-		if was := g.known[n]; was != nil {
+		if was != nil {
 			seen = max(seen, was.ours) // changes of this replica follow each other
 		}
 		if c.same != nil {
@@ -80,6 +83,8 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 		}
 		lasts := time.Duration(0)
 		switch {
+		case e.Unheard:
+			lasts = unheardFor
 		case e.Gone:
 			lasts = graveFor
 		case e.Configured:
@@ -89,7 +94,7 @@ func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, w
 		args = append(args, n.field(), e.tail(), same, seen, e.at, made, lasts.Milliseconds())
 	}
 	g.mu.Unlock()
-	answer, err := g.runScript(ctx, writing, []string{"run", "revision", "sources", "ends"}, args...)
+	answer, err := g.runScript(ctx, writing, []string{"run", "revision", "sources", "ends", "replicas"}, args...)
 	if err != nil {
 		return err
 	}
@@ -167,8 +172,13 @@ func (g *Registry) confirmConfigured(ctx context.Context, st *Status) error {
 			}
 		}
 	}
-	_, err := g.runScript(ctx, sweeping, []string{"run", "revision", "sources", "ends", "says", "follows"}, st.Run, graveFor.Milliseconds())
-	return err
+	for {
+		swept, err := g.runScript(ctx, sweeping, []string{"run", "revision", "sources", "ends", "says", "follows"}, st.Run,
+			graveFor.Milliseconds(), mostSwept)
+		if err != nil || len(swept) != 1 || swept[0] != int64(mostSwept) {
+			return err
+		}
+	}
 }
 
 // readEntries reads the registry. takeEntries takes over what is new. What the store has lost waits to be written again.

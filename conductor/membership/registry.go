@@ -29,6 +29,8 @@ const (
 	// graveFor is how long the store keeps what was unregistered, so that replicas that come back
 	// do not register it again.
 	graveFor = 24 * time.Hour
+	// unheardFor is how long it keeps what was unregistered where nobody had heard of it: the others are heard within seconds.
+	unheardFor = time.Minute
 	// mostPending bounds the changes that wait for the store.
 	mostPending = 1 << 16
 	// mostReplicas bounds the replicas that are remembered: each start is one.
@@ -89,7 +91,7 @@ type Registry struct {
 	complaints complaints                           // guarded by mu
 	pending    map[Name]*change                     // guarded by mu
 	kept       kept.Log[Name]                       // of the parts that Saved returns
-	dropped    uint64                               // changes beyond mostPending; guarded by mu
+	dropped    map[string]uint64                    // changes that are never written, by reason; guarded by mu
 	configured map[Name]Source                      // guarded by mu
 	lostNames  map[Name]time.Time                   // when the configuration lost them; guarded by mu
 
@@ -129,7 +131,7 @@ func (e *entry) describes(s *Source) bool {
 // says reports whether the entry says what a change does.
 func (e *entry) says(c *change) bool {
 	if c.source == nil {
-		return e.Gone
+		return e.Gone && (c.unheard || !e.Unheard)
 	}
 	return e.describes(c.source)
 }
@@ -138,6 +140,7 @@ func (e *entry) says(c *change) bool {
 func NewRegistry(cfg RegistryConfig) *Registry {
 	g := &Registry{
 		cfg: cfg, wake: make(chan struct{}, 1), revision: -1, known: make(map[Name]*entry), refused: make(map[string]uint64),
+		dropped:  make(map[string]uint64),
 		replicas: map[string]bool{cfg.Group.ID(): true},
 		pending:  make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
 	}

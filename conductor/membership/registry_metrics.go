@@ -10,11 +10,17 @@ var (
 		"Entries of the registry that this replica did not take over, by reason.", []string{"reason"}, nil)
 	descPending = prometheus.NewDesc("conductor_registry_pending", "Changes of the registry that wait for the store.", nil, nil)
 	descDropped = prometheus.NewDesc("conductor_registry_dropped_total",
-		"Changes of the registry that stay with this replica alone, because too many wait for the store.", nil, nil)
+		"Changes of the registry that stay with this replica alone, by reason: pending (too many wait for the store); or tenant "+
+			"(limits.max_tenant_sources) or max_sources, beyond which unregistrations of what this replica has not heard of are "+
+			"not written.",
+		[]string{"reason"}, nil)
 )
 
-// reasons are all values of the label reason.
-var reasons = []string{reasonSize, reasonSyntax, reasonName, reasonRefused}
+// reasons and dropReasons are all values of the label reason.
+var (
+	reasons     = []string{reasonSize, reasonSyntax, reasonName, reasonRefused}
+	dropReasons = []string{reasonPending, reasonTenant, reasonMaxSources}
+)
 
 // Describe implements prometheus.Collector.
 func (g *Registry) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(g, ch) }
@@ -42,5 +48,7 @@ func (g *Registry) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(g.refused[reason]), reason)
 	}
 	ch <- prometheus.MustNewConstMetric(descPending, prometheus.GaugeValue, float64(len(g.pending)))
-	ch <- prometheus.MustNewConstMetric(descDropped, prometheus.CounterValue, float64(g.dropped))
+	for _, reason := range dropReasons {
+		ch <- prometheus.MustNewConstMetric(descDropped, prometheus.CounterValue, float64(g.dropped[reason]), reason)
+	}
 }

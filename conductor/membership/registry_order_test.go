@@ -239,8 +239,8 @@ func TestRegistryLeavesRoomForChanges(t *testing.T) {
 		p.registry.known[(&Source{Registration: s}).Name()] = e
 		p.registry.Registered(Source{Registration: s})
 	}
-	if n := len(p.registry.pending); n != mostPending/2 || p.registry.dropped != mostPending/2 {
-		t.Errorf("%d wait, %d dropped", n, p.registry.dropped)
+	if n := len(p.registry.pending); n != mostPending/2 || p.registry.dropped[reasonPending] != mostPending/2 {
+		t.Errorf("%d wait, %v dropped", n, p.registry.dropped)
 	}
 	p.registry.Registered(Source{Registration: source("new", "m")})
 	if n := len(p.registry.pending); n != mostPending/2+1 {

@@ -404,7 +404,7 @@ func TestRegistryBoundsWhatWaits(t *testing.T) {
 	for i := range mostPending + 10 {
 		a.registry.Unregistered(Name{Key: registration.Key{Instance: fmt.Sprint(i), Tenant: "default"}})
 	}
-	if len(a.registry.pending) != mostPending || a.registry.dropped != 11 {
-		t.Errorf("%d wait, %d dropped", len(a.registry.pending), a.registry.dropped)
+	if len(a.registry.pending) != mostPending || a.registry.dropped[reasonPending] != 11 {
+		t.Errorf("%d wait, %v dropped", len(a.registry.pending), a.registry.dropped)
 	}
 }

@@ -5,39 +5,49 @@ import "github.com/redis/go-redis/v9"
 // Scripts of the registry. KEYS[1] is the run id: a store that is not the one of the last beat is
 // left alone, and the next beat tells what happened to it.
 
-// writing enters changes. KEYS are the run id, the revision, the sources, and the ends of entries.
+// writing enters changes. KEYS are the run id, the revision, the sources, the ends of entries, and the leases of replicas.
 //
-//	ARGV: run; then for each change: field, the record behind its time, the record that it only makes later
-//	or "", time of the entry that the replica knows, time of an entry that is written again or 0, time at
-//	which the change was made, ms until the entry ends or 0
+//	ARGV: run, 1 if the replica sees no other, ms that an unregistered entry stays; then for each change: field, the
+//	record behind its time, the record that it only makes later or "", time of the entry that the replica knows, time of
+//	an entry that is written again or 0, time at which the change was made, ms until the entry ends or 0: from now on, or
+//	from its time if it is written again
 //
 // A change of an entry that the replica knows counts. Where another replica came first, the later
 // change counts; of two in one millisecond the one that comes last. The answer has the time of each entry, with
 // "=" before it if only that was changed, 0 for one that was not written, -1 for one that was unregistered too long ago.
-// A change of the time alone does not raise the revision, because the other replicas have nothing to do.
+// A change of the time alone does not raise the revision, because the other replicas have nothing to do. Nor does the
+// unregistration of an entry that neither the replica nor the store has heard of: it is for replicas that
+// write the entry later. Where there is no other, it is answered by -1. If the store has the entry, it is like any other.
 var writing = redis.NewScript(`
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local alone = ARGV[2] == '1' and #redis.call('ZRANGE', KEYS[5], 0, 1) < 2
+local mark = '"gone":true,"unheard":true,'
 local out, changed = {}, false
-for i = 2, #ARGV, 7 do
+for i = 4, #ARGV, 7 do
 	local field, tail, same, seen = ARGV[i], ARGV[i+1], ARGV[i+2], tonumber(ARGV[i+3])
 	local at, made, lasts = tonumber(ARGV[i+4]), tonumber(ARGV[i+5]), tonumber(ARGV[i+6])
 	local have = redis.call('HGET', KEYS[3], field) or ''
 	local _, to, was = string.find(have, '^{"at":(%d+),')
 	was = tonumber(was or 0)
 	if was >= 9007199254740992 then was = 0 end
-	if at == 0 then
+	local says = to and string.sub(have, to + 1)
+	local unheard = string.sub(tail, 1, #mark) == mark
+	if unheard and have ~= '' and string.sub(says or '', 1, #mark) ~= mark then
+		tail, lasts, unheard = '"gone":true,' .. string.sub(tail, #mark + 1), tonumber(ARGV[3]), false
+	end
+	local again = at ~= 0
+	if not again then
 		at = math.min(made, now)
 		if was <= seen or was == at then at = math.max(at, was + 1) end
 	end
 	local gone = string.sub(tail, 1, 11) == '"gone":true'
-	local ends = (gone and at or now) + lasts
-	local says = to and string.sub(have, to + 1)
+	local ends = (gone and again and at or now) + lasts
 	local later = same ~= '' and says == same
 	if at <= was and (says == tail or later) then
 		at = was -- it was written, and the answer was lost; or another replica has made it later still
-	elseif gone and ends < now then
+	elseif gone and ends < now or unheard and alone then
 		at = -1
 	elseif at > was and later then
 		redis.call('HSET', KEYS[3], field, string.format('{"at":%.0f,', at) .. same)
@@ -45,7 +55,7 @@ for i = 2, #ARGV, 7 do
 	elseif at > was then
 		redis.call('HSET', KEYS[3], field, string.format('{"at":%.0f,', at) .. tail)
 		if lasts > 0 then redis.call('ZADD', KEYS[4], ends, field) else redis.call('ZREM', KEYS[4], field) end
-		changed = true
+		changed = changed or not unheard
 	else
 		at = 0
 	end
@@ -78,13 +88,14 @@ return 1
 // unregistered long ago are forgotten. What replicas that are gone said of sources goes too.
 //
 //	KEYS: run id, revision, sources, ends of entries, what replicas say, what they follow
-//	ARGV: run, ms that an unregistered entry stays
+//	ARGV: run, ms that an unregistered entry stays, how many entries end at most. The answer has how many did
 var sweeping = redis.NewScript(`
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local changed = false
-for _, field in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, 1000)) do
+local ended = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, ARGV[3])
+for _, field in ipairs(ended) do
 	local have = redis.call('HGET', KEYS[3], field)
 	local was = string.match(have or '', '^{"at":(%d+),')
 	if not have or string.find(have, '^{"at":%d+,"gone":true') then
@@ -100,7 +111,7 @@ if changed then redis.call('INCR', KEYS[2]) end
 for _, replica in ipairs(redis.call('HKEYS', KEYS[6])) do
 	if redis.call('HEXISTS', KEYS[5], replica) == 0 then redis.call('HDEL', KEYS[6], replica) end
 end
-return 1
+return {#ended}
 `)
 
 // telling writes what a replica follows. KEYS are the run id and what replicas follow.

@@ -78,6 +78,7 @@ func (n Name) field() string {
 // record is a value of the hash sources, but its time, which the store writes in front.
 type record struct {
 	Gone       bool                       `json:"gone,omitempty"`       // unregistered
+	Unheard    bool                       `json:"unheard,omitempty"`    // the replica had not heard of what it unregistered; behind Gone
 	Swept      bool                       `json:"swept,omitempty"`      // because no configuration had it any more
 	By         string                     `json:"by,omitempty"`         // replica
 	Configured bool                       `json:"configured,omitempty"` // from the configuration of a replica
