@@ -53,7 +53,7 @@ func (m *Manager) planQuestion(t *target, e *engine, now time.Time) {
 }
 
 // askAndRegister asks an engine, registers the sources that it names, and unregisters those that it does not name any more.
-// A rank that it names with a fault keeps the source that it has.
+// A rank that it names with a fault keeps the source that it has; so do all, if it cannot be told which rank that is.
 func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 	found, err := m.askEngine(t.ctx, &t.Target, addr, e)
 	if err != nil {
@@ -124,7 +124,11 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 		}
 	}
 	for _, key := range old {
-		if !slices.Contains(e.keys, key) && !t.isWithdrawn(key) {
+		switch {
+		case slices.Contains(e.keys, key) || t.isWithdrawn(key):
+		case slices.ContainsFunc(found.Faulty, func(f faultyRank) bool { return f.rank == unknownRank }):
+			e.keys = append(e.keys, key)
+		default:
 			m.opts.Registry.Unregister(key) // it may be gone
 		}
 	}

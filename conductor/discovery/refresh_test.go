@@ -145,6 +145,23 @@ func TestFaultyRankCostsItself(t *testing.T) {
 	f.want(sourcesAt(7000, 7001)...)
 }
 
+// An engine that names one rank in no way that can be read may mean any by it, so that none leaves.
+func TestUnreadableRankCostsNoSource(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
+	f.answer("127.0.0.1", "/kv_event_sources", vllmTells(7000, 7001))
+	f.add("127.0.0.1", nil)
+	f.awaitLive()
+	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"},"one":{"endpoint":"tcp://*:7001"},`+
+		`"2":{"endpoint":"tcp://*:7002"}}`)
+	f.pass(time.Minute)
+	f.want(sourcesAt(7000, 7001, 7002)...)
+	f.answer("127.0.0.1", "/kv_event_sources", vllmTells(7000))
+	f.pass(time.Minute)
+	f.pass(maxSilence)
+	f.want(sourcesAt(7000)...)
+}
+
 // What an engine says of its model may change while it runs. A model that it still serves stays the one of its sources.
 func TestNamesChangeWhileEngineRuns(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,9 +27,12 @@ type Engine struct {
 
 // faultyRank is a rank that cannot be followed as the engine names it.
 type faultyRank struct {
-	rank int
+	rank int // unknownRank where that is what is wrong
 	err  error
 }
+
+// unknownRank stands for a rank whose name cannot be read: it may be any.
+const unknownRank = -1
 
 // Rank is where one data-parallel rank publishes.
 type Rank struct {
@@ -58,19 +62,58 @@ var errNoEvents = errors.New("its KV events are off")
 
 // vllmSource is one source of GET /kv_event_sources.
 type vllmSource struct {
-	Rank      *int   `json:"data_parallel_rank"`
 	Publisher string `json:"publisher"`
 	Endpoint  string `json:"endpoint"`
 	Replay    string `json:"replay_endpoint"`
 	Snapshot  string `json:"snapshot_endpoint"`
 }
 
+// rankOf reads the number of a rank, as an answer has it in JSON or as a name.
+func rankOf(text string) (int, error) {
+	rank, err := strconv.Atoi(text)
+	switch {
+	case err != nil:
+		return unknownRank, fmt.Errorf("its answer names the rank %.64q", text)
+	case rank < 0:
+		return unknownRank, fmt.Errorf("its answer names the rank %d, which is below zero", rank)
+	}
+	return rank, nil
+}
+
+// listedRank returns the rank of the entry at a place of a list, which need not name it.
+func listedRank(entry json.RawMessage, place int) (int, error) {
+	var named struct {
+		Rank json.RawMessage `json:"data_parallel_rank"`
+	}
+	if err := json.Unmarshal(entry, &named); err != nil {
+		return unknownRank, fmt.Errorf("the entry %d of its answer has no known shape: %w", place, err)
+	}
+	if named.Rank == nil || string(named.Rank) == "null" {
+		return place, nil
+	}
+	return rankOf(string(named.Rank))
+}
+
+// vllmRank reads the entry of a rank.
+func vllmRank(rank int, entry json.RawMessage) (Rank, error) {
+	var s vllmSource
+	switch err := json.Unmarshal(entry, &s); {
+	case err != nil:
+		return Rank{}, fmt.Errorf("rank %d has no known shape: %w", rank, err)
+	case s.Publisher != "" && s.Publisher != "zmq":
+		return Rank{}, fmt.Errorf("the publisher of rank %d is %q, and zmq can be followed", rank, s.Publisher)
+	case s.Endpoint == "":
+		return Rank{}, fmt.Errorf("rank %d has no endpoint", rank)
+	}
+	return Rank{rank, s.Endpoint, s.Replay, s.Snapshot}, nil
+}
+
 // vllmRanks reads an answer of GET /kv_event_sources. It has three shapes: an object by rank,
 // an object with a list under "sources", and that list.
-func vllmRanks(body []byte, host string) ([]Rank, []faultyRank, error) {
-	byRank := make(map[string]vllmSource)
-	var list []vllmSource
-	var wrapped struct{ Sources *[]vllmSource }
+func vllmRanks(body []byte, host string) (ranks []Rank, faulty []faultyRank, _ error) {
+	byRank := make(map[string]json.RawMessage)
+	var list []json.RawMessage
+	var wrapped struct{ Sources *[]json.RawMessage }
 	switch {
 	case json.Unmarshal(body, &list) == nil:
 	case json.Unmarshal(body, &wrapped) == nil && wrapped.Sources != nil:
@@ -80,33 +123,27 @@ func vllmRanks(body []byte, host string) ([]Rank, []faultyRank, error) {
 			return nil, nil, fmt.Errorf("its answer has no known shape: %w", err)
 		}
 	}
-	for name, s := range byRank {
-		rank, err := strconv.Atoi(name)
-		if err != nil {
-			return nil, nil, fmt.Errorf("its answer names the rank %q", name)
-		}
-		s.Rank = &rank
-		list = append(list, s)
-	}
-	if len(list) == 0 {
+	if len(list)+len(byRank) == 0 {
 		return nil, nil, errNoEvents
 	}
-	var ranks []Rank
-	var faulty []faultyRank
-	for i, s := range list {
-		r := Rank{Rank: i, Endpoint: s.Endpoint, Replay: s.Replay, Snapshot: s.Snapshot}
-		if s.Rank != nil {
-			r.Rank = *s.Rank
+	add := func(entry json.RawMessage, rank int, err error) {
+		var r Rank
+		if err == nil {
+			r, err = vllmRank(rank, entry)
 		}
-		switch {
-		case s.Publisher != "" && s.Publisher != "zmq":
-			faulty = append(faulty, faultyRank{r.Rank, fmt.Errorf("the publisher of rank %d is %q, and zmq can be followed", r.Rank,
-				s.Publisher)})
-		case s.Endpoint == "":
-			faulty = append(faulty, faultyRank{r.Rank, fmt.Errorf("rank %d has no endpoint", r.Rank)})
-		default:
-			ranks = append(ranks, r)
+		if err != nil {
+			faulty = append(faulty, faultyRank{rank, err})
+			return
 		}
+		ranks = append(ranks, r)
+	}
+	for place, entry := range list {
+		rank, err := listedRank(entry, place)
+		add(entry, rank, err)
+	}
+	for name, entry := range byRank {
+		rank, err := rankOf(name)
+		add(entry, rank, err)
 	}
 	return checkRanks(ranks, faulty, host)
 }
@@ -116,16 +153,30 @@ type sglangInfo struct {
 	Model  string `json:"served_model_name"`
 	Path   string `json:"model_path"`
 	Events *struct {
-		Publisher  string `json:"publisher"`
-		Host       string `json:"endpoint_host"`
-		Port       int    `json:"endpoint_port_base"`
-		BlockSize  int    `json:"block_size"`
-		Ranks      int    `json:"dp_size"`
-		Publishers []struct {
-			Rank     int    `json:"dp_rank"`
-			Endpoint string `json:"endpoint"`
-		} `json:"publishers"`
+		Publisher  string            `json:"publisher"`
+		Host       string            `json:"endpoint_host"`
+		Port       int               `json:"endpoint_port_base"`
+		BlockSize  int               `json:"block_size"`
+		Ranks      int               `json:"dp_size"`
+		Publishers []json.RawMessage `json:"publishers"`
 	} `json:"kv_events"`
+}
+
+// sglangRank reads an entry of the publishers.
+func sglangRank(entry json.RawMessage) (Rank, error) {
+	var s struct {
+		Rank     json.RawMessage `json:"dp_rank"`
+		Endpoint any             `json:"endpoint"`
+	}
+	if err := json.Unmarshal(entry, &s); err != nil {
+		return Rank{Rank: unknownRank}, fmt.Errorf("an entry of its publishers has no known shape: %w", err)
+	}
+	rank, err := rankOf(cmp.Or(strings.TrimPrefix(string(s.Rank), "null"), "0"))
+	endpoint, ok := s.Endpoint.(string)
+	if err == nil && (!ok || endpoint == "") {
+		err = fmt.Errorf("rank %d has no endpoint", rank)
+	}
+	return Rank{Rank: rank, Endpoint: endpoint}, err
 }
 
 // sglangEngine reads an answer of GET /server_info.
@@ -146,8 +197,12 @@ func sglangEngine(body []byte, host string) (Engine, error) {
 		return e, fmt.Errorf("its publisher is %q, and zmq can be followed", ev.Publisher)
 	}
 	e.BlockSize = max(ev.BlockSize, 0)
-	for _, p := range ev.Publishers {
-		e.Ranks = append(e.Ranks, Rank{Rank: p.Rank, Endpoint: p.Endpoint})
+	for _, entry := range ev.Publishers {
+		if r, err := sglangRank(entry); err != nil {
+			e.Faulty = append(e.Faulty, faultyRank{r.Rank, err})
+		} else {
+			e.Ranks = append(e.Ranks, r)
+		}
 	}
 	if len(ev.Publishers) == 0 {
 		if ev.Port <= 0 || ev.Ranks < 0 || ev.Ranks > maxRanks {
@@ -159,22 +214,19 @@ func sglangEngine(body []byte, host string) (Engine, error) {
 		}
 	}
 	var err error
-	e.Ranks, e.Faulty, err = checkRanks(e.Ranks, nil, host)
+	e.Ranks, e.Faulty, err = checkRanks(e.Ranks, e.Faulty, host)
 	return e, err
 }
 
 // checkRanks sorts ranks whose engine was asked at a host, puts the host in the place of wildcards, and adds those that cannot be
 // followed to the faulty ones: a rank with two endpoints, and one whose endpoint cannot be the engine's. It returns an error if
-// there are too many ranks, or one below zero.
+// there are too many ranks.
 func checkRanks(ranks []Rank, faulty []faultyRank, host string) (sound []Rank, _ []faultyRank, err error) {
 	if n := len(ranks) + len(faulty); n > maxRanks {
 		return nil, nil, fmt.Errorf("its answer names %d ranks, and %d are followed at most", n, maxRanks)
 	}
 	for i := range ranks {
 		r := &ranks[i]
-		if r.Rank < 0 {
-			return nil, nil, fmt.Errorf("its answer names the rank %d, which is below zero", r.Rank)
-		}
 		for _, e := range []*string{&r.Endpoint, &r.Replay, &r.Snapshot} {
 			if *e, err = reachableEndpoint(*e, host); err != nil {
 				faulty = append(faulty, faultyRank{r.Rank, fmt.Errorf("rank %d %w", r.Rank, err)})

@@ -50,6 +50,40 @@ func TestReadVLLMSources(t *testing.T) {
 	f(`<html>`, nil, "shape")
 }
 
+// A rank that cannot be followed as it is named costs no other one, in whichever shape it comes.
+func TestBadRankCostsItself(t *testing.T) {
+	f := func(why string, got []Rank, faulty []faultyRank, err error) {
+		t.Helper()
+		if err != nil || !reflect.DeepEqual(got, []Rank{{0, "tcp://h:1", "", ""}}) {
+			t.Errorf("%s: %+v, %v", why, got, err)
+		}
+		if len(faulty) != 1 || !strings.Contains(faulty[0].err.Error(), why) {
+			t.Errorf("%q is not in %v", why, faulty)
+		}
+	}
+	for _, c := range []struct{ name, endpoint, why string }{
+		{`"-1"`, `"tcp://h:2"`, "the rank -1, which is below zero"}, {`"x"`, `"tcp://h:2"`, `the rank "x"`},
+		{`"1.5"`, `"tcp://h:2"`, `the rank "1.5"`}, {`""`, `"tcp://h:2"`, `the rank ""`},
+		{`"99999999999999999999"`, `"tcp://h:2"`, `the rank "99999999999999999999"`}, {`"1"`, `7`, `rank 1`},
+	} {
+		got, faulty, err := vllmRanks([]byte(`{"0":{"endpoint":"tcp://h:1"},`+c.name+`:{"endpoint":`+c.endpoint+`}}`), "h")
+		f(c.why, got, faulty, err)
+	}
+	for _, c := range []struct{ rank, why string }{
+		{`-1`, "the rank -1, which is below zero"}, {`"x"`, `the rank "\"x\""`}, {`1.5`, `the rank "1.5"`}, {`[]`, `the rank "[]"`},
+		{`1e400`, `the rank "1e400"`},
+	} {
+		list := `[{"data_parallel_rank":0,"endpoint":"tcp://h:1"},{"data_parallel_rank":` + c.rank + `,"endpoint":"tcp://h:2"}]`
+		for _, body := range []string{list, `{"sources":` + list + `}`} {
+			got, faulty, err := vllmRanks([]byte(body), "h")
+			f(c.why, got, faulty, err)
+		}
+		e, err := sglangEngine([]byte(`{"kv_events":{"publishers":[{"dp_rank":0,"endpoint":"tcp://h:1"},{"dp_rank":`+c.rank+
+			`,"endpoint":"tcp://h:2"}]}}`), "h")
+		f(c.why, e.Ranks, e.Faulty, err)
+	}
+}
+
 func TestReadSGLangInfo(t *testing.T) {
 	f := func(body string, want Engine, why string) {
 		t.Helper()
