@@ -29,6 +29,7 @@ import (
 	"example.com/conductor/conductor/admin"
 
 	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/scripttest"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -214,6 +215,9 @@ func (b *bench) run(line string) string {
 		return b.report(a)
 	case "takeback":
 		return b.send(nethttp.MethodDelete, "/routed/"+a.word+"?tenant_id="+a.get("tenant", ""), nil)
+	case "resync":
+		key := registration.Key{Instance: a.word, Tenant: scope.DefaultTenant, Rank: a.number("rank", 0)}
+		return fmt.Sprintln(b.conductor.Sources().Resync(key, ingest.ReasonDrift))
 	case "findings":
 		return b.findings()
 	case "services":

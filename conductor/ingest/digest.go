@@ -51,6 +51,8 @@ type SourceDigest struct {
 	Missing     string
 	Checkpoints []Checkpoint       // ascending
 	Deployments []DeploymentDigest // ordered
+	// ForeignReplay says that the replay service is another publisher's, see stream.Status. Peers do not tell it.
+	ForeignReplay bool
 }
 
 // DeploymentDigest is what a source holds in one deployment.
@@ -62,6 +64,9 @@ type DeploymentDigest struct {
 
 // Synced reports whether everything up to the mark is applied and more of it comes.
 func (d *SourceDigest) Synced() bool { return d.State == string(stream.Synced) }
+
+// CanRestore reports whether a resync brings back what it drops.
+func (d *SourceDigest) CanRestore() bool { return canRestore(&d.Registration, d.ForeignReplay) }
 
 // Digests returns the digests of all sources, or of the source whose key has the text only,
 // sorted by key. It takes the turn of one source after another.
@@ -79,11 +84,17 @@ func (c *Sources) Digests(only string) []SourceDigest {
 // reports whether there is one that can.
 func (c *Sources) Resync(key registration.Key, reason string) bool {
 	s := c.Find(key)
-	if s == nil || !s.Registration.CanRestore() {
+	if s == nil || !canRestore(s.Registration, s.feed.Status().ForeignReplay) {
 		return false
 	}
 	s.feed.Resync(reason)
 	return true
+}
+
+// canRestore reports whether the publisher can bring back what was dropped. A replay service of another publisher (foreign) brings
+// nothing.
+func canRestore(reg *registration.Registration, foreign bool) bool {
+	return reg.CanRestore() && (reg.SnapshotEndpoint != "" || !foreign)
 }
 
 // ReportFinding adds a finding to a source, if it is there, or withdraws it if text is empty.
@@ -115,7 +126,8 @@ func sourceDigest(s *Source) SourceDigest {
 	st := s.feed.Status()
 	d := SourceDigest{
 		Registration: *s.Registration, Settings: settingsPrint(s), State: string(st.State), Reason: st.Reason, Epoch: st.Epoch,
-		Checkpoints: slices.Clone(s.checkpoints), Deployments: make([]DeploymentDigest, 0, len(s.holdings.namespaces)),
+		ForeignReplay: st.ForeignReplay,
+		Checkpoints:   slices.Clone(s.checkpoints), Deployments: make([]DeploymentDigest, 0, len(s.holdings.namespaces)),
 	}
 	if m := s.verifiedMark(); m != nil {
 		d.Mark, d.Missing = &Checkpoint{m.Seq, m.Print, s.holdings.digest.Load()}, m.Missing

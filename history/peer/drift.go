@@ -367,7 +367,7 @@ func (m *comparer) confirmDifference(p pair, our, their *ingest.SourceDigest, a,
 
 // mayResync reports whether a source with a difference is to resync now, and notes that it does.
 func (m *comparer) mayResync(our, their *ingest.SourceDigest, now time.Time) bool {
-	if our.ReplayEndpoint == "" || our.Missing == "" && their.Missing != "" {
+	if our.ReplayEndpoint == "" || !our.CanRestore() || our.Missing == "" && their.Missing != "" {
 		return false // nothing would come back; or the other side knows that it lacks something
 	}
 	key := our.Key()

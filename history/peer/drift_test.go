@@ -227,6 +227,42 @@ func TestCompareResyncs(t *testing.T) {
 	}
 }
 
+// TestCompareKeepsForeign has the replay service of another engine, so that each replica has what came live since it follows. A resync
+// would bring nothing back.
+func TestCompareKeepsForeign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, w := new(streamtest.Network), web{}
+		sides := []*twin{newTwin(n, w, "a", 7, "http://b/"), newTwin(n, w, "b", 7, "http://a")}
+		e, other := n.PublisherAt("tcp://e:1"), n.PublisherAt("tcp://other:1")
+		for i := range 60 {
+			say(other, stored(1e6+1000*i, 1))
+		}
+		for i, side := range sides {
+			must.Succeed(t, side.c.Register(registration.Registration{
+				Endpoint: "tcp://e:1", ReplayEndpoint: "tcp://other:1", Type: registration.TypeVLLM,
+				Model: "m", Instance: "e", BlockSize: 4,
+			}, ingest.RegisterOptions{}))
+			side.run(t)
+			for k := range 20 {
+				synctest.Wait()
+				say(e, stored(1e5*(i+1)+1000*k, 2))
+				time.Sleep(200 * time.Millisecond)
+			}
+		}
+		before := []ingest.SourceDigest{sides[0].digest(t, "e"), sides[1].digest(t, "e")}
+		time.Sleep(20 * time.Minute)
+		for i, side := range sides {
+			now := side.digest(t, "e")
+			if !now.ForeignReplay || now.CanRestore() || now.Epoch != before[i].Epoch || *now.Mark != *before[i].Mark {
+				t.Errorf("side %d: %+v, was %+v", i, now, before[i])
+			}
+			if d := side.r.Drift(); d.Differences == 0 || d.Resyncs != 0 {
+				t.Errorf("side %d: %+v", i, d)
+			}
+		}
+	})
+}
+
 // TestCompareResyncsPartialSide lets one of two replicas begin when the engine has forgotten
 // its first two batches. That one alone resyncs, ever more rarely, since it cannot heal.
 func TestCompareResyncsPartialSide(t *testing.T) {
