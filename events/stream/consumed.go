@@ -67,5 +67,5 @@ func (c *consumed) reset(first uint64) { *c = consumed{first: first, next: first
 func (c *consumed) resumeBehindMark(at Mark) {
 	c.started, c.last, c.next, c.id = true, fingerprint{at.Seq + 1, at.Print}, at.Seq+1, at.ID
 	c.prints.forgetAll()
-	c.prints.addFingerprint(c.last)
+	c.prints.addFingerprint(c.last, maxPrints)
 }

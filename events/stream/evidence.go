@@ -15,33 +15,45 @@ const ReasonForeign = "foreign_replay"
 // A batch begins with the time at which it was made, so the same bytes at the same number are of one publisher. The live
 // stream outranks the replay:
 //
-//	live batch ---- the reply has its bytes ----> agreed: what replays tell is believed, until the connection ends
+//	live batch ---- the service has its bytes ----> matched: what replays tell is believed, until the connection ends
 //	         |
-//	         +--- other bytes, or the service has nothing from that number on, though it was published
-//	                  once: ask again      twice: foreign, what replays alone told goes, live batches stay
+//	         +--- it has other bytes, or told batches and has none from that number on, or is ahead for too long:
+//	              ask again      twice: foreign, what replays alone told goes, live batches stay
+//
+//	toldByReplayOnly  seenElsewhere  serviceMatched   what was applied in this epoch
+//	       no              no              no         nothing
+//	       yes             no              no         replies alone
+//	       no              yes             no         live batches, or a peer's; a contradiction drops the reply
+//	       yes             yes             no         both, and replies may be another's; a contradiction drops all
+//	       no              yes             yes        both, of one publisher; a contradiction is a restart
 //
 // Where a replay and the live connection overlap, which is usual, they are compared on the way. Where they do not, the service is
-// asked for one live batch (askProof). Live batches do not wait for that. Copies of those that follow unproven ones are kept
+// asked for one live batch (askProof). Live batches do not wait for that. Copies of those that follow what only replays told are kept
 // until the answer comes, so that they can be applied again without the others.
 type evidence struct {
-	// unproven: replays alone told something of this epoch, and no live batch agrees with them yet.
-	unproven bool
-	// trusted: something of this epoch came live, or from a service that agreed, or from a peer.
-	trusted bool
-	agreed  bool // the service has agreed with a live batch of this connection, in this epoch
+	// toldByReplayOnly: replays alone told something of this epoch, and no live batch agrees with them yet.
+	toldByReplayOnly bool
+	// seenElsewhere: something of this epoch came live, or from a service that matched, or from a peer.
+	seenElsewhere  bool
+	serviceMatched bool // the service has agreed with a live batch of this connection, in this epoch
+	everMatched    bool // or with one of an earlier connection or epoch
+	serviceTold    bool // the service has told a batch since this epoch began
 
 	contradictions int       // of a service that has not agreed since
 	foreign        bool      // the service is another publisher's
 	foreignSince   time.Time // valid if foreign
 
-	last    fingerprint // the last live batch of this connection
-	witness fingerprint // the live batch to ask the service for; zero: none
-	due     time.Time   // when; zero: not planned
-	asked   int         // proofs that told nothing, since the connection or the epoch began
+	witness fingerprint  // the live batch from which on the service is asked; zero: none
+	due     time.Time    // when; zero: not planned
+	asked   int          // proofs that told nothing, since the connection or the epoch began
+	proof   proof        // the one under way
+	live    fingerprints // the last live batches since the witness
+	last    fingerprint  // the last live batch of this connection
+	ahead   fingerprint  // a batch of the service that the live stream had not come to
 
 	canReplay bool // there is a service
 
-	kept    []queuedBatch // live batches that came since something is unproven, ascending
+	kept    []queuedBatch // live batches that came since toldByReplayOnly, ascending
 	bytes   int           // of kept
 	maxLen  int           // of kept
 	maxSize int           // of kept, in bytes
@@ -58,28 +70,30 @@ const (
 	// contradictionsOfForeign is how often a service contradicts before it is another publisher's. Once proves little: while
 	// an engine is restarted, the connection of one process and the service of the other overlap for a moment.
 	contradictionsOfForeign = 2
+	// maxWitnesses is how many live batches are remembered for a proof.
+	maxWitnesses = 256
 )
 
-// endConnection forgets what was learnt on a connection. at is when that ended. A service
-// that became foreign just before may have been the next process of the publisher.
+// endConnection forgets what was learnt on a connection. at is when that ended. A service that became foreign just before may have been
+// the next process of the publisher, and so may one that was the publisher's once.
 func (e *evidence) endConnection(at time.Time) {
-	if !e.foreign || at.Sub(e.foreignSince) < boundaryLifetime {
+	if !e.foreign || e.everMatched || at.Sub(e.foreignSince) < boundaryLifetime {
 		e.foreign, e.contradictions = false, 0
 	}
-	e.agreed, e.last = false, fingerprint{}
+	e.serviceMatched, e.last, e.asked = false, fingerprint{}, 0
 	e.forgetWitness()
-	e.asked = 0
 }
 
 // beginEpoch forgets what was told in the epoch before.
 func (e *evidence) beginEpoch() {
-	e.unproven, e.trusted, e.agreed, e.asked = false, false, false, 0
+	e.toldByReplayOnly, e.seenElsewhere, e.serviceMatched, e.serviceTold, e.asked = false, false, false, false, 0
 	e.forgetWitness()
 }
 
 // forgetWitness plans no proof, and keeps nothing for it.
 func (e *evidence) forgetWitness() {
-	e.witness, e.due = fingerprint{}, time.Time{}
+	e.witness, e.due, e.ahead = fingerprint{}, time.Time{}, fingerprint{}
+	e.live.forgetAll()
 	e.releaseKept()
 }
 
@@ -93,22 +107,35 @@ func (e *evidence) releaseKept() {
 
 // noteLive notes a live batch, of which v is the fingerprint, and plans the proof by the first one.
 func (e *evidence) noteLive(it *queuedBatch, v fingerprint) {
-	if e.agreed {
+	if e.serviceMatched {
 		return
 	}
 	e.last = v
-	if e.asked >= maxProofs || it.id != (events.PublisherID{}) && !e.unproven { // each reply will be judged by its id
+	if v == e.ahead {
+		e.match()
+		return
+	}
+	if e.asked >= maxProofs || it.id != (events.PublisherID{}) && !e.toldByReplayOnly { // each reply will be judged by its id
 		return
 	}
 	if e.witness == (fingerprint{}) {
 		e.witness, e.due = v, it.at.Add(proofDelay)
 	}
+	e.live.addFingerprint(v, maxWitnesses)
 	switch {
 	case it.at.Sub(e.due) > keptFor:
 		e.releaseKept()
-	case e.unproven:
+	case e.toldByReplayOnly:
 		e.keepLive(*it)
 	}
+}
+
+// noteReplayed notes that a batch which only a replay told is applied. It is proven again, also if earlier proofs told nothing.
+func (e *evidence) noteReplayed() {
+	if e.serviceMatched || e.toldByReplayOnly {
+		return
+	}
+	e.toldByReplayOnly, e.asked = true, 0
 }
 
 // hasLive reports whether a live batch of this connection was applied, as long as the service has not agreed.
@@ -127,20 +154,34 @@ func (e *evidence) keepLive(it queuedBatch) {
 	}
 }
 
-// agree notes that the service and a live batch agree, and with them all that the service told.
-func (e *evidence) agree() {
-	e.agreed, e.trusted, e.unproven = true, true, false
+// match notes that the service and a live batch agree, and with them all that the service told.
+func (e *evidence) match() {
+	e.serviceMatched, e.everMatched, e.seenElsewhere, e.toldByReplayOnly = true, true, true, false
 	e.contradictions, e.asked = 0, 0
 	e.forgetWitness()
 }
 
-// planProof plans another proof after one that did not convince, by the newest live batch.
+// planProof plans another proof after one that did not convince, by the same witness: a service that only lags has it by then.
 func (e *evidence) planProof(now time.Time) {
 	if e.asked >= maxProofs {
 		e.forgetWitness()
 		return
 	}
-	e.witness, e.due = e.last, now.Add(proofDelay)
+	e.due = now.Add(proofDelay)
+}
+
+// hastenProof plans a proof at once.
+func (e *evidence) hastenProof(now time.Time) {
+	if e.witness == (fingerprint{}) {
+		e.witness = e.last
+		if e.last != (fingerprint{}) {
+			e.live.addFingerprint(e.last, maxWitnesses)
+		}
+	}
+	e.asked = 0
+	if e.witness != (fingerprint{}) {
+		e.due = now
+	}
 }
 
 // dueAt returns when to ask for the witness, zero if not. A service that was silent is left to the probes.
@@ -154,35 +195,27 @@ func (e *evidence) dueAt(connected bool, request askKind, silent bool) time.Time
 // canAsk reports whether there is a replay service worth asking for history.
 func (e *evidence) canAsk() bool { return e.canReplay && !e.foreign }
 
-// isWitness reports whether a reply is the live batch that was asked for.
-func (e *evidence) isWitness(it *queuedBatch, c *consumed) bool {
-	if c.isForeign(it) {
-		return false
-	}
-	return c.isProven(it) || newFingerprint(it.seq, it.payload) == e.witness
-}
-
 // noteReturn notes a live batch whose number was consumed before: same, if it is the batch consumed there, and remembered, if its
 // fingerprint shows it. before is the number behind the last live batch. If replays alone told that batch, they are the publisher's,
 // except at a mark that was taken over (atMark), which says nothing about the service. If nothing but the number speaks
 // for it, the service is asked.
 func (e *evidence) noteReturn(it *queuedBatch, before uint64, same, remembered, atMark bool) {
 	switch {
-	case !same, !e.unproven, it.seq < before:
+	case !same, !e.toldByReplayOnly, it.seq < before:
 	case !remembered:
 		e.noteLive(it, newFingerprint(it.seq, it.payload))
 	case atMark:
-		e.unproven = false
+		e.toldByReplayOnly = false
 		e.forgetWitness()
 	default:
-		e.agree()
+		e.match()
 	}
 }
 
 // noteContradiction notes that a reply and a live batch contradict each other, and reports whether that shows the service to be
 // another publisher's. One that has agreed before is the publisher's: then it is a restart.
 func (e *evidence) noteContradiction() (foreign bool) {
-	if e.agreed {
+	if e.serviceMatched {
 		return false
 	}
 	e.contradictions++
@@ -202,62 +235,39 @@ func (e *evidence) takeLive(waiting *heldBatches) []queuedBatch {
 	return live
 }
 
-// judgeProof judges the reply to a request for the witness, nil for an end without it. It contradicts if it has other bytes, and if
-// the service has nothing from that number on: the known publishers put a batch into the ring in the moment in which they send
-// it, in the thread that also answers.
-func (m *machine) judgeProof(it *queuedBatch, now time.Time) {
-	e := &m.evidence
-	number := e.witness.sequence()
-	if it != nil && it.seq < number && !e.agreed {
-		return // not asked for
-	}
-	m.replay.cancelReplay(&m.out)
-	switch {
-	case e.agreed: // on the way
-		return
-	case it != nil && it.seq == number && e.isWitness(it, &m.consumed):
-		wasForeign := e.foreign
-		e.foreign = false
-		e.agree()
-		// The service is the publisher's after all, so the history can be had.
-		if wasForeign && m.completeness.lost != "" {
-			m.beginEpoch(reasonRecovered)
-			m.requestHistory(now, 0)
-		}
-		return
-	case it != nil && it.seq > number && (it.seq < m.heard || m.throttled):
-		e.asked++ // it has left the ring
-	default: // a ring ends with the newest batch, so it does not begin beyond all that came live
-		m.out.recordError("the replay service has not batch %d as it came live", number)
-		if it != nil {
-			m.counts.dropped[events.ForeignReplay]++
-		}
-		if e.noteContradiction() {
-			m.declareForeign(now)
-			return
-		}
-	}
-	e.planProof(now)
-}
-
 // judgeContradiction takes a batch that contradicts what is known at its number, over the other connection (byOther), or over its own.
 // Two processes speak. If one of them is the replay service, and that has not agreed with the live stream before, it is to
 // blame: what came live stays. Else the publisher was restarted, and as the newer of the two cannot be told, all starts over.
 func (m *machine) judgeContradiction(seq uint64, byOther bool, now time.Time) {
-	if !byOther || m.evidence.agreed {
+	e := &m.evidence
+	if !byOther || e.serviceMatched {
 		m.held.dropAll()
 		m.beginLifetime(reasonRestart, now)
 		return
 	}
 	m.counts.dropped[events.ForeignReplay]++
 	m.out.recordError("the replay service has another batch %d than the one that came live", seq)
-	if m.evidence.noteContradiction() {
+	switch {
+	case e.noteContradiction():
 		m.declareForeign(now)
-		return
+	case e.seenElsewhere && !e.toldByReplayOnly: // nothing that the service told is applied
+		doubtService(m, now)
+	default:
+		live := e.takeLive(&m.held)
+		m.beginLifetime(reasonRestart, now)
+		m.held.restoreKept(live, 0)
 	}
-	live := m.evidence.takeLive(&m.held)
-	m.beginLifetime(reasonRestart, now)
-	m.held.restoreKept(live, 0)
+}
+
+// doubtService drops an answer, gives up the batches for which it was asked, and lets a proof decide.
+func doubtService(m *machine, now time.Time) {
+	m.replay.cancelReplay(&m.out)
+	m.held.keepLiveOnly()
+	if m.held.startsBehind(m.consumed.next) {
+		m.giveUpGap(ReasonForeign)
+	}
+	m.servicePause.silent = false // it has answered
+	m.evidence.hastenProof(now)
 }
 
 // declareForeign goes on by live batches alone. What replays alone told goes, and with it all that was applied on top: which
@@ -269,7 +279,7 @@ func (m *machine) declareForeign(now time.Time) {
 		e.foreign, e.foreignSince = true, now
 	}
 	m.boundary, m.completeness.probe, m.catchingUp = replayBoundary{}, probePlan{}, false
-	if live := e.takeLive(&m.held); e.unproven {
+	if live := e.takeLive(&m.held); e.toldByReplayOnly {
 		m.beginEpoch(ReasonForeign)
 		m.held.restoreKept(live, 0)
 	} else {

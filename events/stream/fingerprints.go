@@ -37,9 +37,9 @@ func newFingerprint(seq uint64, payload []byte) fingerprint {
 
 func (v fingerprint) sequence() uint64 { return v.seq1 - 1 }
 
-// addFingerprint remembers a batch.
-func (p *fingerprints) addFingerprint(v fingerprint) {
-	if p.n == len(p.slots) && len(p.slots) < maxPrints {
+// addFingerprint remembers a batch, and forgets an older one if there are most.
+func (p *fingerprints) addFingerprint(v fingerprint, most int) {
+	if p.n == len(p.slots) && len(p.slots) < most {
 		p.growTable()
 	}
 	p.storeFingerprint(v)

@@ -64,7 +64,7 @@ func TestPrintsForgetOldest(t *testing.T) {
 	}
 	f(0, "", false, false)
 	for seq := range uint64(3 * maxPrints) {
-		p.addFingerprint(newFingerprint(seq, fmt.Append(nil, seq)))
+		p.addFingerprint(newFingerprint(seq, fmt.Append(nil, seq)), maxPrints)
 	}
 	if len(p.slots) != maxPrints {
 		t.Errorf("%d slots, want %d", len(p.slots), maxPrints)
@@ -74,7 +74,7 @@ func TestPrintsForgetOldest(t *testing.T) {
 	f(2*maxPrints, fmt.Sprint(2*maxPrints), true, true)
 	f(2*maxPrints-1, fmt.Sprint(2*maxPrints-1), false, false)
 	f(3*maxPrints, "", false, false)
-	p.addFingerprint(newFingerprint(1<<63, []byte("far")))
+	p.addFingerprint(newFingerprint(1<<63, []byte("far")), maxPrints)
 	f(1<<63, "far", true, true)
 	p.forgetAll()
 	f(1<<63, "far", false, false)

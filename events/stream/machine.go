@@ -188,21 +188,18 @@ func (m *machine) handleInput(in input, now time.Time) {
 			m.replay.startPatience(now.Add(m.cfg.timeout))
 		case inReplay:
 			m.replay.deadline = now.Add(m.cfg.timeout)
+			m.evidence.serviceTold = true
 			it := queuedBatch{message: in.message, at: in.at, replayed: true}
 			if !m.replay.holdBack(it, &m.consumed, m.throttled, m.counts.dropped) {
 				m.acceptReply(it, now)
 			}
-		case inReplayEnd:
-			if m.replay.head.passed || len(m.replay.head.items) == 0 {
-				m.endReplay(now)
+		case inReplayEnd, inReplayCut:
+			if m.replay.head.waits() && !in.ours {
+				end := in // the argument stays off the heap
+				m.replay.head.acceptAll(&end)
 				break
 			}
-			m.replay.head.passed, m.replay.head.ended = true, true
-		case inReplayCut:
-			if in.bad {
-				m.failed = in.text
-			}
-			m.handleCutReplay(in.ours, now)
+			m.endAttempt(in, now)
 		}
 	case inSnapshotStart, inSnapshot, inSnapshotCut:
 		if m.snapshots.id == 0 || in.ask != m.snapshots.id {
@@ -226,6 +223,18 @@ func (m *machine) handleInput(in input, now time.Time) {
 	if m.epoch != epoch && in.kind != inLive && in.kind != inSnapshot {
 		m.relinkIfBehind()
 	}
+}
+
+// endAttempt takes the end of an attempt.
+func (m *machine) endAttempt(in input, now time.Time) {
+	if in.kind == inReplayEnd {
+		m.endReplay(now)
+		return
+	}
+	if in.bad {
+		m.failed = in.text
+	}
+	m.handleCutReplay(in.ours, now)
 }
 
 // relinkIfBehind gives up a live connection that is behind when an epoch begins. It has
@@ -340,7 +349,7 @@ func (m *machine) acceptLive(it queuedBatch, now time.Time) {
 	}
 	if old || held != nil || m.consumed.isForeign(&it) {
 		// Live numbers that ascend contradict only what a replay told. One that the replay passed over shows that its last one was odd.
-		byReplay := it.seq >= before && (m.evidence.unproven || held != nil && held.replayed)
+		byReplay := it.seq >= before && (m.evidence.toldByReplayOnly || held != nil && held.replayed)
 		if byReplay && !remembered {
 			m.counts.dropped[events.OddNumber]++
 		}
@@ -378,8 +387,8 @@ func (m *machine) nextStep(now time.Time) (step Step, at time.Time, ok bool) {
 		switch it, end := m.replay.head.takeNext(); {
 		case it != nil:
 			m.acceptReply(*it, now)
-		case end:
-			m.endReplay(now)
+		case end != nil:
+			m.endAttempt(*end, now)
 		default:
 			return Step{}, time.Time{}, false
 		}
@@ -424,7 +433,7 @@ func (m *machine) nextReadyStep(now time.Time) (step Step, at time.Time, ok bool
 		// another process's, once a replayed batch has told the id.
 		if head.seq <= m.consumed.next && m.consumed.isForeign(head) {
 			// It waited while the id was unknown.
-			if head.replayed || !m.evidence.unproven {
+			if head.replayed || !m.evidence.toldByReplayOnly {
 				m.beginLifetime(reasonRestart, now)
 			} else {
 				m.judgeContradiction(head.seq, true, now)
@@ -522,21 +531,21 @@ func (m *machine) handOut(it queuedBatch, batch events.Batch) Step {
 // later batch of the same number is known as a duplicate or as the sign of a restart.
 func (m *machine) consumeBatch(it *queuedBatch) {
 	m.consumed.last = newFingerprint(it.seq, it.payload)
-	m.consumed.prints.addFingerprint(m.consumed.last)
+	m.consumed.prints.addFingerprint(m.consumed.last, maxPrints)
 	m.consumed.started, m.consumed.next = true, it.seq+1
-	if !it.replayed && m.evidence.unproven && m.consumed.isProven(it) {
-		m.evidence.agree() // the replays named the lifetime that the live batch names
+	if !it.replayed && m.evidence.toldByReplayOnly && m.consumed.isProven(it) {
+		m.evidence.match() // the replays named the lifetime that the live batch names
 	}
 	if it.id != (events.PublisherID{}) {
 		m.consumed.id = it.id
 	}
 	if it.replayed {
 		m.consumed.noteReplayed(it.seq)
-		m.evidence.unproven = !m.evidence.agreed
+		m.evidence.noteReplayed()
 		m.replay.progress = m.replay.holdsBatches()
 		return
 	}
-	if m.evidence.trusted = true; m.cfg.canReplay {
+	if m.evidence.seenElsewhere = true; m.cfg.canReplay {
 		m.evidence.noteLive(it, m.consumed.last)
 	}
 	m.completeness.noteNothingBehind()

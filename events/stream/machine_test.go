@@ -498,10 +498,10 @@ func TestReconnectVerifiesJoint(t *testing.T) {
 	f(gap+"down up r2 r3x r4x r5 end", "?0 0 1 2 ?3 3r 4r 5 ?2 =synced")
 	f(gap+"down up r2 r3x 6 r4x r5 r6 7 8 down up", "?0 0 1 2 ?3 3r 4r 5 ?2 6 7 8 ?8 =replaying")
 	// A live connection that outlived the replay vouches for it.
-	f(gap+"30s down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?5 ?5 ?2 =replaying")
-	f(gap+"31s down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?5 ?5 ?5 =replaying")
-	f(gap+"31s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?5 ?5 ?6 6r 7r 8 ?5 =replaying")
-	f(gap+"20s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?5 ?5 ?6 6r 7r 8 ?2 =replaying")
+	f(gap+"30s down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?0 ?0 ?2 =replaying")
+	f(gap+"31s down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?0 ?0 ?5 =replaying")
+	f(gap+"31s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?0 ?0 ?6 6r 7r 8 ?5 =replaying")
+	f(gap+"20s 8 r6 r7 down up", "?0 0 1 2 ?3 3r 4r 5 ?0 ?0 ?0 ?6 6r 7r 8 ?2 =replaying")
 	// An attempt of several parts has joints, one of one part has none.
 	f("up r0 r1 end down up", "?0 0r 1r ?1 =replaying")
 	f("up r0 r1 cut r2x r3x end down up", "?0 0r 1r ?2 2r 3r ?1 =replaying")
@@ -550,7 +550,7 @@ func TestUndecodableBatchIsOneHole(t *testing.T) {
 // A batch whose message is too large is likewise one hole. Its beginning tells it from another one.
 func TestOversizeBatchIsOneHole(t *testing.T) {
 	f := cases(t, replaying)
-	f("up 0 1# 2 1h 3", "?0 0 2 ?0 ?2 ?2 3 =partial:batch_too_large")
+	f("up 0 1# 2 1h 3", "?0 0 2 ?0 ?0 ?0 3 =partial:batch_too_large")
 	f("up r0 r1# r2 end 3 1h", "?0 0r 2r 3 ?3 ?3 ?3 =partial:batch_too_large")
 	f("up 3 r0 r1 r2#", "?0 0r 1r 3 =partial:batch_too_large")
 	f("up 0 1# 2c", "?0 0 2 =synced")
@@ -656,7 +656,10 @@ func TestPublisherID(t *testing.T) {
 	f("up 0@a 1@a 2@b", "?0 0 1 drop:publisher_restarted ?0 =replaying")
 	f("up 0@a 1@a 1@b r0@b", "?0 0 1 drop:publisher_restarted ?0 0r 1 =synced")
 	f("up 0@a 1@a 9@b", "?0 0 1 drop:publisher_restarted ?0 =replaying")
-	f("up 0@a 3@a r1@b", "?0 0 ?1 drop:publisher_restarted ?0 =replaying")
+	// As long as the service has not agreed, what came live stays, and the service is asked for it.
+	f("up 0@a 3@a r1@b", "?0 0 ?1 3 ?0 =partial:foreign_replay")
+	f("up 0@a 3@a r1@b r0@a r0@a", "?0 0 ?1 3 ?0 drop:history_recovered ?0 0r =replaying")
+	f("up 0@a 3@a r1@b r0@b", "?0 0 ?1 3 ?0 =partial:foreign_replay")
 	// A reconnect.
 	f("up 0@a 1@a down up 2@a", "?0 0 1 ?1 2 =synced")
 	f("up 0@a 1@a down up 2 r2@a", "?0 0 1 ?1 2 =synced") // live without an id: it waits
@@ -666,7 +669,7 @@ func TestPublisherID(t *testing.T) {
 	f("up 0@a 1@a down up r1@b r0@b", "?0 0 1 ?1 drop:publisher_restarted ?0 0r =replaying")
 	f("up 0@a 1@a down up end", "?0 0 1 ?1 drop:last_batch_gone ?0 =replaying")
 	f("up 0@a 1@a down up 3@a end end", "?0 0 1 ?1 ?2 3 =partial:gap_unrecoverable")
-	f("up 0@a 1@a down up 5s 2@a 10s r1@b", "?0 0 1 ?1 2 ?1 drop:publisher_restarted ?0 =replaying")
+	f("up 0@a 1@a down up 5s 2@a 10s r1@b", "?0 0 1 ?1 2 ?1 ?2 =partial:replay_timeout")
 	// Live and replay are of two publishers, and nothing was consumed of either.
 	f("up 2@a r0@b r1@b", "?0 0r 1r drop:publisher_restarted ?0 =replaying")
 	f("up 2@a r0@b r1@b down up r0@a r1@a r2@a end", "?0 0r 1r drop:publisher_restarted ?0 ?0 0r 1r 2r =synced")

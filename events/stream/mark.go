@@ -67,9 +67,9 @@ const maxBacklog = 1 << 17
 func (at Mark) resumeMachine(m *machine, early uint64) {
 	m.consumed.resumeBehindMark(at)
 	m.completeness = completeness{lost: at.Missing}
-	m.evidence.trusted = true
+	m.evidence.seenElsewhere = true
 	// The peer may have had all of it from a replay alone. What it knew to be foreign is asked again by a live batch only.
-	m.evidence.unproven = m.cfg.canReplay && at.Missing != ReasonForeign
+	m.evidence.toldByReplayOnly = m.cfg.canReplay && at.Missing != ReasonForeign
 	m.evidence.foreign = m.cfg.canReplay && at.Missing == ReasonForeign
 	m.peerMark = inheritedMark{mark: m.consumed.last, early: early}
 }

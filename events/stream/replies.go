@@ -16,7 +16,7 @@ import "time"
 func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 	a := &m.replay
 	if a.kind == askProof {
-		m.judgeProof(&it, now)
+		readProof(m, &it, now)
 		return
 	}
 	// Whatever the replay is for, another lifetime answers: nothing that it says is about
@@ -25,8 +25,8 @@ func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 		m.judgeContradiction(it.seq, m.evidence.hasLive(), now)
 		return
 	}
-	if m.consumed.isProven(&it) && m.evidence.trusted && !m.evidence.unproven {
-		m.evidence.agree()
+	if m.consumed.isProven(&it) && m.evidence.seenElsewhere && !m.evidence.toldByReplayOnly {
+		m.evidence.match()
 	}
 	m.replay.acceptLifetime(&m.consumed, &m.boundary, &it)
 	if a.kind == askProbe {
@@ -44,13 +44,13 @@ func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 	if m.consumed.started && it.seq < m.consumed.next {
 		switch same, known := m.consumed.compareBatch(&it); {
 		case known && !same && (it.seq < a.from || falls): // not asked for, or the second of its number
-			a.passOdd(&it, m.counts.dropped)
+			a.dropOddReply(&it, m.counts.dropped)
 			return
 		case known && !same:
 			m.judgeContradiction(it.seq, m.evidence.hasLive(), now)
 			return
-		case same && !m.evidence.unproven:
-			m.evidence.agree()
+		case same && !m.evidence.toldByReplayOnly:
+			m.evidence.match()
 		}
 		m.counts.duplicates++
 		// The batch at the watermark came, so the publisher still has the place where the
@@ -85,7 +85,7 @@ func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 	case held.isSameBatch(&it):
 		m.counts.duplicates++
 		if !held.replayed {
-			m.evidence.agree()
+			m.evidence.match()
 		}
 	default:
 		m.judgeContradiction(it.seq, !held.replayed, now)
@@ -94,7 +94,7 @@ func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 	switch {
 	case it.seq <= m.consumed.next:
 	case held == nil && reachedBy(m).isBeyond(it.seq):
-		a.passOdd(&it, m.counts.dropped)
+		a.dropOddReply(&it, m.counts.dropped)
 		return
 	case !m.consumed.started && m.consumed.next == 0 && it.seq == 1:
 		// The replay of everything begins with batch 1: the publisher counts from 1, or its ring has lost batch 0
@@ -107,8 +107,8 @@ func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 		m.consumed.first, m.consumed.next = 1, 1
 	case m.askAgain(now):
 		return
-	case held == nil && !m.consumed.isProven(&it) && reachedBy(m).isUnfounded(&a.head, m.consumed.started):
-		a.passOdd(&it, m.counts.dropped)
+	case held == nil && !m.consumed.isProven(&it) && reachedBy(m).isUnconfirmed(&a.head, m.consumed.started):
+		a.dropOddReply(&it, m.counts.dropped)
 		return
 	}
 	if held == nil {
@@ -183,7 +183,7 @@ func (m *machine) verifyReply(it queuedBatch, now time.Time) {
 		m.beginLifetime(reasonForgotten, now)
 		return
 	case it.seq > m.consumed.last.sequence(): // it says nothing of what is verified
-		a.passOdd(&it, m.counts.dropped)
+		a.dropOddReply(&it, m.counts.dropped)
 		return
 	case it.seq > anchor+1 && a.progress:
 		m.resumeReplay(now) // the publisher's socket dropped the missing batches
@@ -200,8 +200,8 @@ func (m *machine) verifyReply(it queuedBatch, now time.Time) {
 		m.boundary.before = a.anchor
 	}
 	if a.anchor == m.consumed.last {
-		if !m.evidence.unproven {
-			m.evidence.agree()
+		if !m.evidence.toldByReplayOnly {
+			m.evidence.match()
 		}
 		a.anchored, a.reachedWatermark, a.progress = true, true, !a.liveIsBehind
 		m.boundary = replayBoundary{}
@@ -217,7 +217,7 @@ func (m *machine) endReplay(now time.Time) {
 	a := &m.replay
 	switch {
 	case a.kind == askProof:
-		m.judgeProof(nil, now)
+		judgeProof(m, now)
 		return
 	case a.kind == askProbe:
 		switch {

@@ -141,8 +141,8 @@ func (p *restartPace) nextDelay(now time.Time) time.Duration {
 	return p.pause
 }
 
-// passOdd drops a reply for its number. Those that follow on it count with it.
-func (a *replayRequest) passOdd(it *queuedBatch, dropped map[events.Reason]uint64) {
+// dropOddReply drops a reply for its number. Those that follow on it count with it.
+func (a *replayRequest) dropOddReply(it *queuedBatch, dropped map[events.Reason]uint64) {
 	if it.seq != a.afterOdd {
 		dropped[events.OddNumber]++
 	}
@@ -236,7 +236,7 @@ func (m *machine) issueRequest() {
 	case a.kind == askProbe:
 		a.from = a.next
 	case a.kind == askProof:
-		a.from = m.evidence.witness.sequence()
+		a.from, m.evidence.proof = m.evidence.witness.sequence(), proof{}
 	case a.kind == askVerify:
 		a.anchor = m.consumed.last
 		if m.boundary.before != (fingerprint{}) {
@@ -325,8 +325,8 @@ func (m *machine) giveUpReplay(now time.Time) {
 	var from probeKind
 	switch {
 	case a.kind == askProof:
-		m.evidence.asked++
-		m.evidence.planProof(now)
+		m.evidence.proof.answered = true // it did not come to its end
+		judgeProof(m, now)
 		return
 	case a.kind == askProbe:
 		from = m.completeness.probe.from
@@ -393,6 +393,10 @@ func (m *machine) passTime(now time.Time) {
 	case due(m.replay.waiting):
 		m.issueRequest()
 	case due(m.replay.deadlineIfAsked()):
+		if m.replay.head.waits() {
+			m.replay.head.acceptAll(nil)
+			return
+		}
 		if m.replay.progress {
 			m.resumeReplay(now)
 			return

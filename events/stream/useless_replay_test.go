@@ -54,7 +54,7 @@ func TestUselessReplays(t *testing.T) {
 		"hangs up after a batch":           {before: 50, lose: true, answer: cut(1), requests: 70, early: 25, reason: ReasonTimeout},
 		"hangs up after a batch, idle":     {before: 50, idle: true, answer: cut(1), requests: 70, early: 25, reason: ReasonTimeout},
 		"is silent":                        {before: 5, lose: true, answer: silent, requests: 30, early: 12, reason: ReasonTimeout},
-		"answers empty":                    {before: 5, lose: true, answer: empty, requests: 10, early: 10, reason: ReasonForeign},
+		"answers empty":                    {before: 5, lose: true, answer: empty, requests: 130, early: 12, reason: ReasonGap},
 		"does not end":                     {before: 5, lose: true, answer: endless, requests: 200, early: 12},
 		"sends undecodable batches": {before: 5, lose: true, answer: undecodable, requests: 10, early: 10,
 			reason: ReasonForeign, drops: true},
