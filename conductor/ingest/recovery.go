@@ -450,7 +450,7 @@ func (r *Recovery) filled() iter.Seq[*Source] {
 }
 
 // inTurn lets do have a source with its turn held, unless the source is gone. The turn is free again also if do panics:
-// whoever contains that takes the turns of all these sources once more.
+// the code that contains that panic takes the turns of all these sources once more.
 func inTurn(s *Source, do func(*Source) bool) (gone, more bool) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
