@@ -17,7 +17,7 @@ import (
 const FieldSalt = "additionalsalt"
 
 // IsSecret reports whether what a registration has in a field is kept from other clients that may register: its salt, and the
-// seed of its engine's hashes with the profile around it. Whoever knows them can name blocks of other users.
+// seed of its engine's hashes with the profile around it. A client that knows them can name blocks of other users.
 func IsSecret(field string) bool {
 	return field == FieldSalt || field == fieldProfile || field == fieldHashSeed
 }
