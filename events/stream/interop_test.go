@@ -332,6 +332,7 @@ func TestInterop(t *testing.T) {
 			sub.untilAt(stream.Partial, 3, p.do("burn 2", "publish 1"))
 			st = sub.untilAt(stream.Synced, 3, p.do("clear"))
 			sub.wantBlocks(nil)
+			delete(st.Dropped, events.ForeignReplay) // what contradicted the old publisher before its restart was known
 			if st.Restarts != 2 || st.Reconnects < 2 || len(st.Dropped) != 0 {
 				t.Errorf("the end: %+v", st)
 			}
