@@ -57,7 +57,7 @@ func TestSnapshotsOfOtherSettings(t *testing.T) {
 	f("ttl", 0, func(r *registration.Registration) { r.TTL = time.Minute })
 	f("an adapter", 0, func(r *registration.Registration) { r.Lora = "l" })
 	f("a salt", 0, func(r *registration.Registration) { r.Salt = "s" })
-	f("another publisher", 0, func(r *registration.Registration) { r.Endpoint = "tcp://other:5557" })
+	f("another way to the publisher", 20, func(r *registration.Registration) { r.Endpoint = "tcp://other:5557" })
 }
 
 // Where a registration comes while the head of such a snapshot is read, the rest of the snapshot is not its own either.

@@ -101,15 +101,17 @@ func (r *Recovery) Own(m *image.Source) (why string) {
 }
 
 // refuses reports whether the source takes nothing of a snapshot that has the registration theirs of it, and logs why. Where
-// the two say something else about its events, the blocks there are what another reading of these events has left. Replicas
-// may reach the publisher's replays in different ways, and what this registration leaves out by may_announce or owned it leaves
-// out of the snapshot's blocks too. Dumps of Dynamo have no publishers, and do not say how they read them.
+// the two say something else about its events, the blocks there are what another reading of these events has left.
+//
+// Replicas may reach the publisher in different ways: the mark is compared with its stream in any case. What this registration
+// leaves out by may_announce or owned it leaves out of the snapshot's blocks too. Dumps of Dynamo have no publishers, and do not
+// say how they read them.
 func (c *Sources) refuses(s *Source, theirs registration.Registration) bool {
 	if theirs.Endpoint == "" {
 		return false
 	}
 	ours := s.Registration
-	theirs.ReplayEndpoint, theirs.SnapshotEndpoint = ours.ReplayEndpoint, ours.SnapshotEndpoint
+	theirs.Endpoint, theirs.ReplayEndpoint, theirs.SnapshotEndpoint = ours.Endpoint, ours.ReplayEndpoint, ours.SnapshotEndpoint
 	if !slices.ContainsFunc(ours.MayAnnounce, func(tenant string) bool { return !theirs.AllowsTenant(tenant) }) {
 		theirs.MayAnnounce = ours.MayAnnounce
 	}
