@@ -27,7 +27,7 @@ type Engine struct {
 
 // faultyRank is a rank that cannot be followed as the engine names it.
 type faultyRank struct {
-	rank int // unknownRank where that is what is wrong
+	rank int // unknownRank where the rank itself cannot be read
 	err  error
 }
 

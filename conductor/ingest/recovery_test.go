@@ -16,7 +16,7 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// unresumable is a feed of which the second that is to resume breaks an invariant.
+// unresumable is a feed that panics when a second source resumes.
 type unresumable struct {
 	idle
 	resumed, resyncs *atomic.Int32

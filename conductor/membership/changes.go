@@ -17,7 +17,7 @@ type change struct {
 	again      *entry // it was in the store before
 	same       *entry // the entry in the store that already says this; if it still does, only its time is raised
 	skipsDisk  bool   // it reaches the store sooner than the disk, or is answered with 404
-	unheard    bool   // it unregisters a source of which this replica has not heard: see unheard.go
+	unheard    bool   // it unregisters a source that this replica does not know: see unheard.go
 	oldest     bool   // every other change counts more
 }
 

@@ -29,7 +29,7 @@ const (
 	// graveFor is how long the store keeps what was unregistered, so that replicas that come back
 	// do not register it again.
 	graveFor = 24 * time.Hour
-	// unheardFor is how long it keeps what was unregistered where nobody had heard of it: the others are heard within seconds.
+	// unheardFor is how long it keeps what was unregistered and no replica knew: what another one writes arrives within seconds.
 	unheardFor = time.Minute
 	// mostPending bounds the changes that wait for the store.
 	mostPending = 1 << 16

@@ -16,7 +16,7 @@ import (
 	"example.com/conductor/internal/redistest"
 )
 
-// dropMany unregisters sources of which no replica has heard.
+// dropMany unregisters sources that no replica knows.
 func (p *peer) dropMany(tenant, prefix string, n int) {
 	p.t.Helper()
 	for i := range n {

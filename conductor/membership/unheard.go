@@ -9,7 +9,7 @@ import (
 	"example.com/conductor/conductor/scope"
 )
 
-// A client may unregister a source of which this replica has not heard yet. It is answered with 404, and yet the store has to
+// A client may unregister a source that this replica does not know yet. It is answered with 404, and yet the store has to
 // know: a replica that writes the source in the next seconds is too late then. Such an entry ends after unheardFor, no
 // other replica reads the registry for it, and it is not on the disk. Anybody who may unregister can make up names, so
 // there are no more of them than sources: for each tenant, and in all.

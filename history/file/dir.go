@@ -21,7 +21,7 @@ const (
 	suffix     = ".snapshot"
 	unfinished = suffix + ".tmp"
 	newer      = ".newer"   // behind the name of a file that this program cannot read
-	damaged    = ".damaged" // and of one of which it cannot read a part
+	damaged    = ".damaged" // and of one that has a part it cannot read
 )
 
 // Dir is a directory of snapshots. Files are named by ascending numbers, whatever the clock
