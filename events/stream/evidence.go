@@ -115,7 +115,7 @@ func (e *evidence) noteLive(it *queuedBatch, v fingerprint) {
 		e.match()
 		return
 	}
-	if e.asked >= maxProofs || it.id != (events.PublisherID{}) && !e.toldByReplayOnly { // each reply will be judged by its id
+	if e.asked >= maxProofs || it.id != (events.PublisherID{}) && !e.toldByReplayOnly && !e.foreign { // each reply will be judged by its id
 		return
 	}
 	if e.witness == (fingerprint{}) {
@@ -250,6 +250,7 @@ func (m *machine) judgeContradiction(seq uint64, byOther bool, now time.Time) {
 	switch {
 	case e.noteContradiction():
 		m.declareForeign(now)
+		e.hastenProof(now) // a digest of a relay looks like another publisher's batches, until what follows it is read
 	case e.seenElsewhere && !e.toldByReplayOnly: // nothing that the service told is applied
 		doubtService(m, now)
 	default:

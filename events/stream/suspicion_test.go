@@ -206,3 +206,44 @@ func TestReplacedBehindOneAddress(t *testing.T) {
 		}
 	})
 }
+
+// lateReply delays requests for a replay.
+type lateReply struct{ *streamtest.Publisher }
+
+func (l lateReply) Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error) {
+	time.Sleep(time.Second)
+	return l.Publisher.Replay(ctx, endpoint, from)
+}
+
+// TestLateDigestIsNotForeign has a relay that answers late. Then what came live from its first batch on meets a digest under the same
+// numbers in its answers, each time.
+func TestLateDigestIsNotForeign(t *testing.T) {
+	for name, id := range map[string]events.PublisherID{"without ids": {}, "with ids": {1}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
+				p.ID = id
+				p.OnReplay = func(from uint64, r [][][]byte) [][][]byte {
+					r = slices.Clone(r)
+					for i := range len(r) - 1 - 5 {
+						r[i] = oddMessage(from+uint64(i), "digest")
+					}
+					return r
+				}
+				p.Publish("0")
+				s, c := open(t, p, func(cfg *Config) { cfg.Transport, cfg.Decode = lateReply{p}, decodeKey })
+				time.Sleep(2 * time.Second)
+				for range 2 { // holes, as the relay leaves for a follower that is behind its memory
+					publishSlowly(p, "", 2)
+					p.PublishToRing("hole")
+				}
+				publishSlowly(p, "", 100)
+				time.Sleep(time.Minute)
+				publishSlowly(p, "", 10)
+				st, got := s.Status(), c.texts()
+				if st.ForeignReplay || st.State != Synced || len(got) < 10 || got[len(got)-1] != fmt.Sprint(p.NextSequence()-1) || got[0] != "digest" {
+					t.Errorf("applied %s, status is %+v", got, st)
+				}
+			})
+		})
+	}
+}
