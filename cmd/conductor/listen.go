@@ -4,6 +4,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/compat/mooncake"
@@ -54,11 +58,41 @@ func dialectHandler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts
 		server.Dialects{inJSON}.MountRoot(r)
 	default:
 		published.MountRoot(r)
-		r.RedirectTrailingSlash = true
 	}
 	published.Mount(r.Group("/conductor/v1"))
 	d.Mount(r.Group("/dynamo/v1"))
+	if root == config.Conductor {
+		r.Use(redirectSlash(r.Routes()))
+	}
 	return r
+}
+
+// redirectSlash leads requests without a route, whose path has a slash too many or too few at its end, to the route. The router
+// would do so before the guard has seen the request.
+func redirectSlash(routes gin.RoutesInfo) gin.HandlerFunc {
+	known := make(map[string]bool)
+	for _, r := range routes {
+		path, _, _ := strings.Cut(r.Path, "*")
+		known[r.Method+" "+path] = !strings.Contains(path, ":")
+	}
+	return func(g *gin.Context) {
+		u := *g.Request.URL
+		if path, cut := strings.CutSuffix(u.Path, "/"); cut {
+			u.Path = path
+		} else {
+			u.Path += "/"
+		}
+		if g.FullPath() != "" || u.Opaque != "" || !known[g.Request.Method+" "+u.Path] {
+			return
+		}
+		status := http.StatusTemporaryRedirect
+		if g.Request.Method == http.MethodGet {
+			status = http.StatusMovedPermanently
+		}
+		to := url.URL{Path: u.Path, RawQuery: u.RawQuery}
+		g.Redirect(status, to.String())
+		g.Abort()
+	}
 }
 
 // grpcServer returns the server of a listener of gRPC, with the services of all dialects.

@@ -89,6 +89,18 @@ func TestRebinding(t *testing.T) {
 						}
 					}
 				}
+				// What comes before the routes, in net/http and in the router, tells a page no more.
+				for _, line := range []string{"OPTIONS *", "GET http:services", "GET /docs", "GET /services/", "POST /query/",
+					"GET //services"} {
+					request := line + " HTTP/1.1\r\nHost: rebind.example\r\nConnection: close\r\n\r\n"
+					if status, answer := rawAsk(t, address, request); !refused(status, answer) {
+						t.Errorf("%s: %d %.300s", line, status, answer)
+					}
+				}
+				if status, answer := rawAsk(t, address, "GET /docs HTTP/1.0\r\n\r\n"); root == config.Conductor &&
+					(status != http.StatusMovedPermanently || !strings.Contains(answer, "Location: /docs/\r\n")) {
+					t.Errorf("a path without its slash: %d %s", status, answer)
+				}
 				if status, answer := rawAsk(t, address, "GET /health HTTP/1.0\r\n\r\n"); status != http.StatusOK {
 					t.Errorf("a probe of HTTP/1.0: %d %s", status, answer)
 				}

@@ -238,8 +238,10 @@ func NewServer(h http.Handler, timeouts Timeouts) *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:     paced(h, timeouts.Idle),
-		ReadTimeout: timeouts.Read,
+		Handler: paced(h, timeouts.Idle),
+		// OPTIONS * is for the handler too, which knows who may ask.
+		DisableGeneralOptionsHandler: true,
+		ReadTimeout:                  timeouts.Read,
 		// Of the header, and of the TLS handshake before it.
 		ReadHeaderTimeout: timeouts.firstHeaderTimeout(),
 		IdleTimeout:       timeouts.Idle,
