@@ -163,3 +163,33 @@ func TestBodiesAreBounded(t *testing.T) {
 	}
 	r.allHealthy(t, "bodies that were refused")
 }
+
+// TestHungWorkerHoldsNoRequest has a worker that neither answers nor says whether it is healthy. The other one takes the request while the
+// first could still answer a regular check.
+func TestHungWorkerHoldsNoRequest(t *testing.T) {
+	served := make(chan bool)
+	hung := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/health" {
+			<-served
+			return
+		}
+		panic(http.ErrAbortHandler)
+	}))
+	defer hung.Close()
+	defer close(served)
+	good := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer good.Close()
+	r := &Router{Workers: []Worker{workerAt(t, "hung", 0, hung), workerAt(t, "good", 0, good)}, Patience: time.Minute}
+	r.Conductor = conductor(t, map[string]reach{"hung/0": {3, 3, 3, 3}, "good/0": {}})
+	front := httptest.NewServer(r)
+	defer front.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), healthTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+"/v1/completions", strings.NewReader(`{"prompt":[1,2,3]}`))
+	must.Succeed(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get(RoutedTo) != "good/0" {
+		t.Fatalf("the request ends with %v, %+v", err, resp)
+	}
+	resp.Body.Close()
+}

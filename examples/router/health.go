@@ -48,8 +48,13 @@ func (r *Router) healthy(worker int) bool {
 	return true
 }
 
-// healthTimeout is how long an engine may take to say that it is healthy; a busy one takes seconds.
-const healthTimeout = 10 * time.Second
+const (
+	// healthTimeout is how long an engine may take to say that it is healthy; a busy one takes seconds.
+	healthTimeout = 10 * time.Second
+	// retryPatience is how long one may take that failed a request, which another one waits to take. If it is only busy, the next
+	// regular check brings it back.
+	retryPatience = time.Second
+)
 
 // CheckHealth asks GET /health of each worker again and again, every so often, until ctx ends. Conductor does
 // not do this: it knows what an engine has cached, not whether it answers.
@@ -58,7 +63,7 @@ func (r *Router) CheckHealth(ctx context.Context, every time.Duration) {
 	for i, w := range r.Workers {
 		checks.Go(func() {
 			for ctx.Err() == nil {
-				err := health(ctx, w)
+				err := health(ctx, w, healthTimeout)
 				if ctx.Err() != nil {
 					return
 				}
@@ -73,8 +78,8 @@ func (r *Router) CheckHealth(ctx context.Context, every time.Duration) {
 	checks.Wait()
 }
 
-func health(ctx context.Context, w Worker) error {
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+func health(ctx context.Context, w Worker, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL.JoinPath("/health").String(), nil)
 	if err != nil {

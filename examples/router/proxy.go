@@ -197,7 +197,7 @@ func (r *Router) try(ctx context.Context, choose func() (int, func(bool)), send 
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if health(context.WithoutCancel(ctx), r.Workers[worker]) != nil {
+		if health(context.WithoutCancel(ctx), r.Workers[worker], retryPatience) != nil {
 			r.SetHealthy(worker, false)
 		}
 	}
