@@ -21,10 +21,15 @@ type ProfileConflictError struct {
 }
 
 func (e *ProfileConflictError) Error() string {
-	if registration.IsSecret(e.Field) {
-		return fmt.Sprintf("%s has another hash profile in the same context: another %s", e.By, e.Field)
+	return fmt.Sprintf("%s has another hash profile in the same context: %s", e.By, describeDifference(e.Field, e.Have, e.Want))
+}
+
+// describeDifference says in which field two profiles differ, and how unless that is a secret.
+func describeDifference(field, have, got string) string {
+	if registration.IsSecret(field) {
+		return "another " + field
 	}
-	return fmt.Sprintf("%s has another hash profile in the same context: %s is %q there, got %q", e.By, e.Field, e.Have, e.Want)
+	return fmt.Sprintf("%s is %q there, got %q", field, have, got)
 }
 
 // CheckProfile refuses a profile that an engine registered for the same context
@@ -116,7 +121,6 @@ func (m *Member) compareProfile(engine *Member) {
 	}
 	field, have, got := registration.DiffProfiles(engine.Registration.Profile, m.Registration.Profile)
 	m.Findings.Report(doctor.FindingProfile,
-		"registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool "+
-			"with that",
-		engine.Key(), field, have, got)
+		"registered with another hash profile than the engine %s: %s; the engine's counts, register the pool with that", engine.Key(),
+		describeDifference(field, have, got))
 }

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +89,10 @@ func TestDeploymentProfile(t *testing.T) {
 	}
 	if got := codes(late); !slices.Equal(got, []string{doctor.FindingProfile}) {
 		t.Errorf("findings of the pool: %v", got)
+	}
+	if got := late.Findings.List()[0].Message; !strings.HasSuffix(got, "the engine b|default|0: another python_hash_seed; "+
+		"the engine's counts, register the pool with that") {
+		t.Errorf("the finding of the pool says %q", got)
 	}
 	for _, m := range []*Member{e, a9, a10} {
 		remove(m)
