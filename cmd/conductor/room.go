@@ -96,8 +96,8 @@ func (r room) tell(log zerolog.Logger) {
 
 var (
 	descSourcesRefused = prometheus.NewDesc("conductor_sources_refused_total",
-		"Registrations for which there was no room, by reason: max_sources, tenant (limits.max_tenant_sources), or what the process "+
-			"has: open_files, memory.", []string{"reason"}, nil)
+		"Registrations, and engines whose events have to tell the block size, for which there was no room, by reason: max_sources, "+
+			"tenant (limits.max_tenant_sources), or what the process has: open_files, memory.", []string{"reason"}, nil)
 	descSourcesLimit = prometheus.NewDesc("conductor_sources_limit",
 		"Sources that this server has room for: limits.max_sources, or fewer where open files or memory are not enough.", nil, nil)
 )

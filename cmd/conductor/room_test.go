@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"testing"
@@ -43,13 +44,12 @@ func limitFiles(cmd *exec.Cmd, files int) {
 	cmd.Path = "/bin/sh"
 }
 
-// TestFewOpenFiles registers more sources at a server than its open files are enough for, none of whose engines ever says
-// anything. Those beyond are refused, and every new connection of a client is answered.
-func TestFewOpenFiles(t *testing.T) {
-	t.Parallel()
+// mutePublisher is a publisher that takes connections and never says anything.
+func mutePublisher(t *testing.T) net.Listener {
+	t.Helper()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
-	defer mute.Close()
+	t.Cleanup(func() { mute.Close() })
 	go func() {
 		for {
 			c, err := mute.Accept()
@@ -59,6 +59,14 @@ func TestFewOpenFiles(t *testing.T) {
 			defer c.Close()
 		}
 	}()
+	return mute
+}
+
+// TestFewOpenFiles registers more sources at a server than its open files are enough for, none of whose engines ever says
+// anything. Those beyond are refused, and every new connection of a client is answered.
+func TestFewOpenFiles(t *testing.T) {
+	t.Parallel()
+	mute := mutePublisher(t)
 	sources := ""
 	for i := range 30 {
 		sources += fmt.Sprintf("- {instance_id: s%d, endpoint: 'tcp://%s', type: vLLM, modelname: m, block_size: 16, dp_rank: 0}\n", i,
@@ -95,5 +103,59 @@ func TestFewOpenFiles(t *testing.T) {
 		resp, err := fresh.Get(p.url + "/health")
 		must.Succeed(t, err)
 		resp.Body.Close()
+	}
+}
+
+// TestFewOpenFilesForLearning lets a server whose open files are enough for 21 sources ask 21 engines that tell no block size, and
+// publish nothing, beside one source. It listens to 20 of them, says why not to the last one, and takes no source beyond them.
+func TestFewOpenFilesForLearning(t *testing.T) {
+	t.Parallel()
+	mute := mutePublisher(t)
+	_, port, _ := net.SplitHostPort(mute.Addr().String())
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+		case "/kv_event_sources":
+			fmt.Fprintf(w, `{"0":{"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":null,"topic":""}}`, port)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer engine.Close()
+	cmd := serveCommandLine(t, fmt.Sprintf(
+		"sources: [{instance_id: s, endpoint: 'tcp://%s', type: vLLM, modelname: m, block_size: 16}]\n", mute.Addr()))
+	limitFiles(cmd, 64)
+	p := startCommand(t, cmd)
+	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	register := func(body string) (status int, text string) {
+		t.Helper()
+		resp, err := fresh.Post(p.url+"/register", "application/json", strings.NewReader(body))
+		must.Succeed(t, err)
+		defer resp.Body.Close()
+		all, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(all)
+	}
+	const engines, sources = 21, 21
+	for i := range engines {
+		if status, text := register(fmt.Sprintf(`{"discover":%q,"instance_id":"e%d"}`, engine.URL, i)); status != http.StatusOK {
+			t.Fatalf("engine %d: %d %s", i, status, text)
+		}
+	}
+	eventually(t, "the engines are not listened to", func() (string, bool) {
+		_, text := get(p.url + "/metrics")
+		return text, strings.Contains(text, fmt.Sprintf(`conductor_discovery_targets{state="learning"} %d`, engines-1)) &&
+			strings.Contains(text, `conductor_discovery_targets{state="waiting"} 1`)
+	})
+	if _, text := get(p.url + "/services"); !strings.Contains(text, "its block size cannot be learned from its events: "+
+		"too many registered sources: the limit of 64 open files is enough for 21 sources") {
+		t.Errorf("the engine without a place does not say so: %s", text)
+	}
+	for i := range sources {
+		status, text := register(fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":"i%d",`+
+			`"block_size":16,"dp_rank":0}`, mute.Addr(), i))
+		if status != http.StatusServiceUnavailable || !strings.Contains(text, "limit of 64 open files") {
+			t.Fatalf("source %d: %d %s", i, status, text)
+		}
 	}
 }

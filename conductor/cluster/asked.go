@@ -47,9 +47,15 @@ func (a *Asked) Register(r registration.Registration, opts ingest.RegisterOption
 		}
 	}
 	if a.cluster != nil {
+		s.opts.Place = nil
 		a.all[r.Key()] = s
 	}
 	return nil
+}
+
+// HoldPlace holds a place for a source. Every replica that asks its engine has a connection of its own to it.
+func (a *Asked) HoldPlace(h ingest.Holder) (*ingest.Place, error) {
+	return a.conductor.Sources().HoldPlace(h)
 }
 
 // Unregister forgets a source.

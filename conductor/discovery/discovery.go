@@ -54,6 +54,8 @@ const (
 type Registry interface {
 	Register(registration.Registration, ingest.RegisterOptions) error
 	Unregister(registration.Key) (registration.Key, error)
+	// HoldPlace holds a place for a source while its engine has to tell something over a connection.
+	HoldPlace(ingest.Holder) (*ingest.Place, error)
 	// Health returns the state of a source and how often its publisher was restarted. It
 	// returns false if there is no such source.
 	Health(registration.Key) (state stream.State, restarts uint64, ok bool)
@@ -152,6 +154,8 @@ type engine struct {
 	blockSize int       // learned
 	names     []string  // of the model, as the engine told last
 	learning  *learning // nil: nothing waits for its events
+	// place is for the source of an engine that has told its block size, until it is registered.
+	place *ingest.Place
 }
 
 // New returns a Manager without targets.
@@ -308,9 +312,8 @@ func (m *Manager) endTarget(t *target) {
 
 // dropEngine unregisters the sources of an engine. t.mu is held.
 func (m *Manager) dropEngine(t *target, e *engine) {
-	if e.learning != nil {
-		e.learning.stop()
-	}
+	e.learning.end()
+	e.place.Release()
 	for _, key := range e.keys {
 		if !t.isWithdrawn(key) {
 			m.opts.Registry.Unregister(key) // it may be gone

@@ -59,10 +59,13 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 	if err != nil {
 		return err
 	}
-	old, refreshed := e.keys, e.next.IsZero()
+	old, refreshed, place := e.keys, e.next.IsZero(), e.place
+	e.place = nil
+	defer place.Release() // no source needs it from here on, or one has it
 	r := t.Registration
 	r.Type, r.Model = cmp.Or(r.Type, found.Type), cmp.Or(r.Model, found.Model)
 	var learned []string
+	var again error
 	if t.Model == "" {
 		learned = append(learned, fmt.Sprintf("model %q", r.Model))
 	}
@@ -80,7 +83,7 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 			return m.awaitBlockSize(t, addr, e, found.Ranks[0])
 		}
 		if found.BlockSize == 0 && e.restarted {
-			_ = m.awaitBlockSize(t, addr, e, found.Ranks[0]) // it may have another one by now
+			again = m.awaitBlockSize(t, addr, e, found.Ranks[0]) // it may have another one by now
 		}
 		learned = append(learned, fmt.Sprintf("block size %d", r.BlockSize))
 	}
@@ -105,7 +108,7 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 		}
 		by := registration.Registrar{Kind: registration.ByDiscovery, Name: cmp.Or(t.URL, "the engine's first events")}
 		opts := ingest.RegisterOptions{Static: t.Static, FromEngine: !rank.isExempt(&t.Target, addr), By: by,
-			GivesWay: t.givesWay.Load(), Replace: slices.Contains(old, key)}
+			GivesWay: t.givesWay.Load(), Replace: slices.Contains(old, key), Place: place}
 		if regErr := m.opts.Registry.Register(r, opts); regErr != nil {
 			err = fmt.Errorf("rank %d: %w", rank.Rank, regErr)
 			if slices.Contains(old, key) {
@@ -135,7 +138,8 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 	if err != nil {
 		return err
 	}
-	e.next, e.pause, e.dead, e.fault, e.silences, e.restarted = time.Time{}, 0, time.Time{}, nil, 0, false
+	e.next, e.pause, e.dead, e.fault, e.silences = time.Time{}, 0, time.Time{}, nil, 0
+	e.restarted = errors.Is(again, ingest.ErrTooManySources) // then it is tried again
 	e.planRefresh(m.opts.Now())
 	if !refreshed || !slices.Equal(old, e.keys) {
 		m.opts.Log.Info().Str("url", t.URL).Str("instance_id", e.instance).Int("ranks", len(e.keys)).Msg("engine discovered")
@@ -153,8 +157,17 @@ func quoteAll(names []string) (all []string) {
 
 // learning waits for the first events of a rank.
 type learning struct {
-	rank Rank
-	stop context.CancelFunc
+	rank  Rank
+	stop  context.CancelFunc
+	place *ingest.Place // its connection takes that of a source
+}
+
+// end ends the wait, if there is one, and gives its place back.
+func (l *learning) end() {
+	if l != nil {
+		l.stop()
+		l.place.Release()
+	}
 }
 
 // awaitBlockSize waits in the background for the first events of a rank, which tell the block size, and lets the engine be asked
@@ -172,28 +185,39 @@ func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Ran
 	if m.opts.Learn == nil || e.learning != nil && e.learning.rank == r {
 		return errLearning
 	}
-	if e.learning != nil {
-		e.learning.stop()
-	}
+	e.learning.end()
+	e.learning = nil
 	ctx, stop := context.WithCancel(t.ctx)
-	l := &learning{rank: r, stop: stop}
+	place, err := m.opts.Registry.HoldPlace(ingest.Holder{Tenant: t.Tenant, Static: t.Static, GivesWay: t.givesWay.Load, Lose: stop})
+	if err != nil {
+		stop()
+		return fmt.Errorf("its block size cannot be learned from its events: %w", err)
+	}
+	l := &learning{rank: r, stop: stop, place: place}
 	e.learning = l
 	m.tasks.Go(func() {
-		defer stop()
 		size, err := m.opts.Learn(ctx, &t.Target, r, exempt)
-		t.mu.Lock()
-		current := e.learning == l && ctx.Err() == nil
-		if e.learning == l {
-			e.learning = nil
-		}
-		news := err == nil && current && size != e.blockSize
-		if news {
-			e.blockSize, e.next, e.pause = size, m.opts.Now(), 0
-		}
-		t.mu.Unlock()
-		if news {
+		if m.endLearning(t, e, l, ctx.Err() == nil && err == nil, size) {
 			m.updateTarget(t)
 		}
 	})
 	return errLearning
+}
+
+// endLearning records a block size, if one was learned. It reports whether the engine is to be asked because of that; then it keeps
+// the place for its source.
+func (m *Manager) endLearning(t *target, e *engine, l *learning, learned bool, size int) (news bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	news = learned && e.learning == l && size != e.blockSize
+	if news {
+		e.blockSize, e.next, e.pause, e.place = size, m.opts.Now(), 0, l.place
+	} else {
+		l.place.Release()
+	}
+	if e.learning == l {
+		e.learning = nil
+	}
+	l.stop()
+	return news
 }

@@ -103,9 +103,7 @@ func (m *Manager) updateTarget(t *target) {
 				e.fault = fmt.Errorf("%s: %w", e.instance, e.fault)
 			}
 		}
-		if e.fault != nil && (asked == nil || e.fault.Error() < asked.Error()) {
-			asked = e.fault // the same one at each look
-		}
+		asked = chooseFault(asked, e.fault)
 	}
 	err = cmp.Or(err, asked)
 	m.startRefresh(t, now)
@@ -113,6 +111,23 @@ func (m *Manager) updateTarget(t *target) {
 	if t.showState(err) {
 		m.opts.Log.Warn().Str("url", t.URL).Str("instance_id", t.Instance).Err(err).Msg("engine not discovered")
 	}
+}
+
+// chooseFault returns the one of two faults of engines that is shown: the same one at each look, and one that something can be done
+// about before one of an engine that is only waited for.
+func chooseFault(a, b error) error {
+	switch {
+	case a == nil || b == nil:
+		return cmp.Or(a, b)
+	case errors.Is(a, errLearning) != errors.Is(b, errLearning):
+		if errors.Is(a, errLearning) {
+			return b
+		}
+		return a
+	case b.Error() < a.Error():
+		return b
+	}
+	return a
 }
 
 // countAnswer counts a question by its result.

@@ -40,6 +40,8 @@ type RegisterOptions struct {
 	// limits.max_sources or limits.max_tenant_sources is reached. An equal registration without it ends that, and
 	// one with it changes nothing.
 	GivesWay bool
+	// Place is one that the source has before it is registered, see HoldPlace; nil is none.
+	Place *Place
 	// By says who registers the source, for operators. Without a Kind it is the configuration if Static, else a client.
 	By registration.Registrar
 	// Admit, if set, sees everything that is registered before anything changes,
@@ -101,11 +103,11 @@ func (c *Sources) RegisterChecked(r registration.Registration, opts RegisterOpti
 		if giver != nil && !giver.recovered {
 			giver = nil
 		}
-		old, claimed, err := c.claimFrom(giver, r, opts)
+		gone, claimed, err := claimFrom(c, giver, r, opts)
 		if !claimed {
 			continue // another one gives now
 		}
-		if old != nil {
+		for _, old := range gone {
 			c.retire(old)
 		}
 		if s := c.Find(r.Key()); err == nil && s != nil {
@@ -117,7 +119,7 @@ func (c *Sources) RegisterChecked(r registration.Registration, opts RegisterOpti
 
 // claimFrom claims a key while the recovered source that gives way, if there is one,
 // stands still. It reports false if that is not the one under the key any more.
-func (c *Sources) claimFrom(giver *Source, r registration.Registration, opts RegisterOptions) (old *Source, claimed bool, err error) {
+func claimFrom(c *Sources, giver *Source, r registration.Registration, opts RegisterOptions) (gone []*Source, claimed bool, err error) {
 	if giver != nil {
 		giver.turn.Lock()
 		defer giver.turn.Unlock()
@@ -127,15 +129,15 @@ func (c *Sources) claimFrom(giver *Source, r registration.Registration, opts Reg
 	if at := c.sources[r.Key()]; at != giver && (giver != nil || at != nil && at.recovered) {
 		return nil, false, nil
 	}
-	old, err = c.claim(r.Key(), r, opts)
-	return old, true, err
+	gone, err = c.claim(r.Key(), r, opts)
+	return gone, true, err
 }
 
 // claim starts the source, unless its key is taken: an equal registration is
-// left alone, a different one is an error or, with Replace, gives way and is
-// returned to be stopped. So is another source that gives way because there are too
-// many. Sources.mu is held, and the turn of a recovered source that has the key.
-func (c *Sources) claim(key registration.Key, r registration.Registration, opts RegisterOptions) (old *Source, err error) {
+// left alone, a different one is an error or, with Replace, gives way. So does another source if
+// there are too many. It returns those that gave way, which are to be stopped. Sources.mu is held,
+// and the turn of a recovered source that has the key.
+func (c *Sources) claim(key registration.Key, r registration.Registration, opts RegisterOptions) (gone []*Source, err error) {
 	if c.closed {
 		return nil, ErrClosed
 	}
@@ -144,11 +146,13 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 			return nil, err
 		}
 	}
-	old, taken := c.sources[key]
-	most, ofTenant := c.limits.Load().MaxSources, c.limits.Load().MaxTenantSources
-	switch {
-	case taken && old.recovered: // gives way
-	case taken:
+	old := c.sources[key]
+	var from giver
+	if old == nil || old.recovered { // which has no place
+		if from, err = findPlace(c, r.Tenant, &opts); err != nil {
+			return nil, err
+		}
+	} else {
 		if !opts.Static {
 			r.MayAnnounce = old.Registration.MayAnnounce // only the configuration names tenants, so only it changes them
 		}
@@ -163,45 +167,31 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 		case !opts.Replace:
 			return nil, &registration.ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
-	case ofTenant > 0 && !opts.Static && c.sources.countFor(r.Tenant) >= ofTenant:
-		if old = c.sources.givingWay(&opts, func(s *Source) bool { return s.Registration.Tenant == r.Tenant }); old == nil {
-			return nil, c.Places.TooMany(true)
-		}
-	case most > 0 && len(c.sources)-c.recovered >= most:
-		if old = c.sources.givingWay(&opts, func(*Source) bool { return true }); old == nil {
-			return nil, c.Places.TooMany(false)
-		}
 	}
-	full := !taken && old != nil
-	if err := c.catalog.CheckProfile(r, memberOf(c.sources[key])); err != nil {
+	if err := c.catalog.CheckProfile(r, memberOf(old)); err != nil {
 		return nil, err
 	}
-	if full {
-		delete(c.sources, old.Registration.Key())
-		c.log.Info().Str("source", old.Registration.Key().String()).Str("for",
-			key.String()).Msg("source gives way, because there are too many")
-	}
-	var gone *catalog.Member
+	gone = freePlace(c, from, key.String())
 	if old != nil {
-		gone = old.Member
-	}
-	if full || taken && !old.recovered {
-		c.removeSource(old)
+		gone = append(gone, old)
+		if !old.recovered {
+			c.removeSource(old)
+		}
 	}
 	s := newRegistered(c, r, &opts)
 	s.by = opts.By.WithDefaults(opts.Static, s.opened)
 	s.givesWay = opts.GivesWay
-	if taken && old.recovered {
+	if old != nil && old.recovered {
 		s.inheritFrom(c, old)
 		c.removeSource(old)
 	}
 	c.sources[key] = s
-	c.catalog.Replace(gone, s.Member) // at once, so that queries see the instance all the time
+	c.catalog.Replace(memberOf(old), s.Member) // at once, so that queries see the instance all the time
 	observeEndpoint(c, s)
 	c.watching.Do(func() { go c.watch() })
 	go c.followSource(s)
 	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
-	return old, nil
+	return gone, nil
 }
 
 // Unregister stops a source and drops its blocks and aliases. Its instance stays

@@ -64,6 +64,7 @@ type Sources struct {
 	following map[registration.Publisher][]*Source // of sources, by whom they follow; guarded by mu
 	recovered int                                  // of sources, those without a registration; guarded by mu
 	leaving   map[*Source]bool                     // removed, and not yet retired; guarded by mu
+	held      map[*Place]bool                      // guarded by mu
 	groups    fleetGroups                          // for metrics; guarded by mu
 	closed    bool                                 // guarded by mu
 
@@ -192,7 +193,7 @@ func New(catalog *catalog.Catalog, opts Options) *Sources {
 	}
 	c := &Sources{
 		sources: make(sourcesByKey), following: make(map[registration.Publisher][]*Source),
-		groups: fleetGroups{by: make(map[scope.Shard]*fleetGroup)}, leaving: make(map[*Source]bool),
+		groups: fleetGroups{by: make(map[scope.Shard]*fleetGroup)}, leaving: make(map[*Source]bool), held: make(map[*Place]bool),
 		stopWatch: make(chan struct{}), watched: make(chan struct{}),
 	}
 	c.opts, c.catalog, c.scheme, c.now, c.log = opts, catalog, catalog.IndexOptions().Scheme, opts.Now, opts.Log
@@ -336,16 +337,6 @@ func (all sourcesByKey) registrations() iter.Seq[registration.Registration] {
 	}
 }
 
-// countFor returns how many sources of a tenant clients have registered.
-func (all sourcesByKey) countFor(tenant string) (n int) {
-	for _, s := range all {
-		if !s.recovered && !s.Static && s.Registration.Tenant == tenant {
-			n++
-		}
-	}
-	return n
-}
-
 // sameInstance returns a registered source of the same instance and deployment, nil without one: its
 // publisher may speak for several ranks.
 func (all sourcesByKey) sameInstance(reg *registration.Registration) *Source {
@@ -354,20 +345,6 @@ func (all sourcesByKey) sameInstance(reg *registration.Registration) *Source {
 		r := s.Registration
 		if r.Instance == reg.Instance && r.Deployment() == reg.Deployment() && !r.IsPool() && !s.recovered &&
 			(found == nil || r.Rank < found.Registration.Rank) {
-			found = s
-		}
-	}
-	return found
-}
-
-// givingWay returns the newest source that gives way to a registration, among those that may make
-// room for it; nil if none does.
-func (all sourcesByKey) givingWay(opts *RegisterOptions, may func(*Source) bool) (found *Source) {
-	if opts.GivesWay {
-		return nil
-	}
-	for _, s := range all {
-		if s.givesWay && may(s) && (found == nil || s.opened.After(found.opened)) {
 			found = s
 		}
 	}

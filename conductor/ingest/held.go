@@ -1,0 +1,132 @@
+package ingest
+
+import "time"
+
+// Place is the place of a source that is not registered yet and has a connection already: its engine's first events have to tell
+// the block size. A nil Place is none.
+type Place struct {
+	holder  Holder
+	sources *Sources
+	since   time.Time
+}
+
+// Holder says who holds a place.
+type Holder struct {
+	Tenant string
+	Static bool // as in RegisterOptions
+	// GivesWay reports whether registrations may take the place where there are too many, as those of sources that give way. It
+	// must not call the Sources, and neither must Lose.
+	GivesWay func() bool
+	// Lose is called when a registration takes the place.
+	Lose func()
+}
+
+// HoldPlace counts a source in that is not registered yet, until it is registered with RegisterOptions.Place, or the place is
+// released. Errors: ErrTooManySources, ErrClosed.
+func (c *Sources) HoldPlace(h Holder) (*Place, error) {
+	p := &Place{holder: h, sources: c, since: c.now()}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	from, err := findPlace(c, h.Tenant, &RegisterOptions{Static: h.Static, GivesWay: h.GivesWay()})
+	var gone []*Source
+	if err == nil {
+		gone = freePlace(c, from, "an engine that is asked")
+		c.held[p] = true
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range gone {
+		c.retire(s)
+	}
+	return p, nil
+}
+
+// Release gives a place back that no registration has taken. It changes nothing the second time.
+func (p *Place) Release() {
+	if p == nil {
+		return
+	}
+	p.sources.mu.Lock()
+	defer p.sources.mu.Unlock()
+	delete(p.sources.held, p)
+}
+
+// giver is what gives a place up: the holder of a place, a source that gives way, or neither where there is room.
+type giver struct {
+	place  *Place
+	source *Source
+}
+
+// findPlace returns what gives up its place for a source of a tenant. Sources.mu is held.
+func findPlace(c *Sources, tenant string, opts *RegisterOptions) (giver, error) {
+	if c.held[opts.Place] {
+		return giver{place: opts.Place}, nil
+	}
+	limits := c.limits.Load()
+	tenantFull := limits.MaxTenantSources > 0 && !opts.Static && countFor(c, tenant) >= limits.MaxTenantSources
+	if !tenantFull && (limits.MaxSources <= 0 || len(c.sources)-c.recovered+len(c.held) < limits.MaxSources) {
+		return giver{}, nil
+	}
+	if !opts.GivesWay {
+		if from := givingWay(c, func(of string) bool { return !tenantFull || of == tenant }); from != (giver{}) {
+			return from, nil
+		}
+	}
+	return giver{}, c.Places.TooMany(tenantFull)
+}
+
+// countFor returns how many places clients have taken for a tenant. Sources.mu is held.
+func countFor(c *Sources, tenant string) (n int) {
+	for _, s := range c.sources {
+		if !s.recovered && !s.Static && s.Registration.Tenant == tenant {
+			n++
+		}
+	}
+	for p := range c.held {
+		if !p.holder.Static && p.holder.Tenant == tenant {
+			n++
+		}
+	}
+	return n
+}
+
+// givingWay returns the newest holder that gives way, else the newest source that does, among those of tenants that may make room.
+// It returns neither if there is none. Sources.mu is held.
+func givingWay(c *Sources, may func(tenant string) bool) (found giver) {
+	for p := range c.held {
+		if p.holder.GivesWay() && may(p.holder.Tenant) && (found.place == nil || p.since.After(found.place.since)) {
+			found.place = p
+		}
+	}
+	if found.place != nil {
+		return found
+	}
+	for _, s := range c.sources {
+		if s.givesWay && may(s.Registration.Tenant) && (found.source == nil || s.opened.After(found.source.opened)) {
+			found.source = s
+		}
+	}
+	return found
+}
+
+// freePlace takes a place from its giver. It returns the source that has to be retired, if there is one. Sources.mu is held.
+func freePlace(c *Sources, from giver, user string) (gone []*Source) {
+	if from.place != nil {
+		delete(c.held, from.place)
+		from.place.holder.Lose()
+	}
+	if s := from.source; s != nil {
+		delete(c.sources, s.Registration.Key())
+		c.removeSource(s)
+		c.catalog.Replace(s.Member, nil)
+		c.log.Info().Str("source", s.Registration.Key().String()).Str("for",
+			user).Msg("source gives way, because there are too many")
+		gone = append(gone, s)
+	}
+	return gone
+}
