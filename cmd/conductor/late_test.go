@@ -1,19 +1,25 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/config"
 	"example.com/conductor/internal/freeport"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
@@ -75,6 +81,65 @@ func requireFailure(t *testing.T, p *process, why string) {
 	exit, _ := err.(*exec.ExitError)
 	if log := p.log(); exit == nil || exit.ExitCode() != cli.ExitError || strings.Count(log, why) != 1 {
 		t.Errorf("ended with %v, want status %d and once %q:\n%s", err, cli.ExitError, why, log)
+	}
+}
+
+// hangingLog is a log that hangs at a line, as a pipe does that nobody reads.
+type hangingLog struct {
+	at            string
+	reached, free chan struct{}
+
+	mu    sync.Mutex
+	lines bytes.Buffer // guarded by mu
+}
+
+// Write implements io.Writer.
+func (l *hangingLog) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte(l.at)) {
+		close(l.reached)
+		<-l.free
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(line)
+}
+
+func (l *hangingLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
+}
+
+// TestRecoveryHangs ends a server whose recovery hangs. It names what it leaves behind, and that begins nothing when it goes on
+// after the end.
+func TestRecoveryHangs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.yaml")
+	must.Succeed(t, os.WriteFile(file, []byte("snapshot: {dir: "+dir+"/snapshots}\n"), 0o600))
+	loaded, err := config.Load(config.Options{File: file, Env: []string{}})
+	must.Succeed(t, err)
+	loaded.Config.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.Conductor}}
+	loaded.Config.Shutdown.Drain = 0
+	log := &hangingLog{at: "no snapshot, starting with", reached: make(chan struct{}), free: make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, loaded, nil, zerolog.New(log), nil) }()
+	<-log.reached
+	stop()
+	must.Succeed(t, <-ended)
+	const late = "did not stop in time"
+	if text := log.String(); strings.Count(text, late) != 1 || !strings.Contains(text, "the recovery "+late) {
+		t.Errorf("the log has %s", text)
+	}
+	close(log.free)
+	eventually(t, "the recovery does not end", func() (string, bool) {
+		all := make([]byte, 1<<20)
+		text := string(all[:runtime.Stack(all, true)])
+		return text, !strings.Contains(text, ".recoverBlocks(")
+	})
+	if all, _ := filepath.Glob(dir + "/snapshots/*.snapshot"); len(all) != 0 {
+		t.Errorf("written are %v", all)
 	}
 }
 

@@ -109,7 +109,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
 	s := &serving{
 		loaded: loaded, cfg: loaded.Config, stamp: stampOf(loaded.File), load: load, log: log, life: newLifecycle(ctx, log),
-		gate: make(chan struct{}), metrics: prometheus.NewRegistry(),
+		gate: make(chan struct{}), recovered: make(chan struct{}), metrics: prometheus.NewRegistry(),
 	}
 	defer s.life.end()
 	if err := s.openResources(); err != nil {
@@ -177,8 +177,8 @@ type serving struct {
 	carried   *rpc.Server // for calls that other replicas send on; it has no listener
 
 	// Phases 3 and 4.
-	keeping sync.WaitGroup  // writes snapshots, until stopped ends
-	stopped context.Context // ends once no client is answered any more
+	recovered chan struct{} // closed once the sources hold what they held, unless the process ends before
+	settled   chan struct{} // closed once routers may be answered; nil if they may at once
 }
 
 // recovers reports whether this server has anywhere to get blocks from before engines publish them.
@@ -421,26 +421,38 @@ func (s *serving) recoverSources() error {
 }
 
 // recoverBlocks fills the sources with what they held: from the newest snapshot, else from a peer, else from the
-// store. Then it opens the gate, so that what engines sent meanwhile is applied behind it. It reports whether routers
-// may be answered; settling ends with the server.
-func (s *serving) recoverBlocks(settling context.Context) bool {
+// store. Then it opens the gate, so that what engines sent meanwhile is applied behind it. It returns once routers may be
+// answered, or when ctx ends.
+func (s *serving) recoverBlocks(ctx context.Context) {
 	shelved := s.replicas.shelved
 	var own history.Place
 	if s.snapshots != nil {
 		own = s.keeper
 	}
-	history.Recover(settling, s.loader, own, append([]history.Place{s.peers}, shelved.restores()...)...)
+	history.Recover(ctx, s.loader, own, append([]history.Place{s.peers}, shelved.restores()...)...)
 	if s.recovers() {
 		close(s.gate)
 	}
-	if s.snapshots != nil && settling.Err() == nil {
-		s.keeping.Go(func() { s.keeper.Run(s.stopped) })
+	if ctx.Err() != nil {
+		return
 	}
-	if shelved != nil && settling.Err() == nil {
-		s.keeping.Go(func() { shelved.kept.Run(s.stopped) })
+	close(s.recovered)
+	if waitForWorkers(ctx, s.cfg.Dynamo, s.dynamo, s.log) && s.settled != nil {
+		close(s.settled)
 	}
-	s.keeping.Go(func() { s.peers.Compare(s.life.ctx, s.conductor, fixed.CompareEvery) })
-	return waitForWorkers(settling, s.cfg.Dynamo, s.dynamo, s.log)
+}
+
+// onceRecovered runs a task as soon as the blocks are recovered, unless ctx ends before: then it never does.
+func (s *serving) onceRecovered(ctx context.Context, task func(context.Context)) {
+	select {
+	case <-s.recovered:
+	case <-ctx.Done():
+	}
+	select {
+	case <-s.recovered:
+		task(ctx)
+	default:
+	}
 }
 
 // Phase 4: run
@@ -454,19 +466,33 @@ func (s *serving) runListeners(show func(*conductor.Conductor, *server.Servers, 
 	if show != nil {
 		show(s.conductor, s.listeners, s.metrics)
 	}
-	var stopKeeping context.CancelFunc
-	s.stopped, stopKeeping = context.WithCancel(context.Background())
+	s.keepSnapshots()
+	s.life.follow("comparing with peers", func(ctx context.Context) {
+		s.onceRecovered(ctx, func(ctx context.Context) { s.peers.Compare(ctx, s.conductor, fixed.CompareEvery) })
+	})
+	s.life.onEndWithin("answering clients", shutdownTimeout+partTime, s.stopAnswering)
+	if s.recovers() || s.cfg.Dynamo.MinInitialWorkers > 0 {
+		s.settled = make(chan struct{})
+	}
+	s.life.run("a listener", func(ctx context.Context) error { return s.listeners.Run(ctx, s.settled) })
+	s.life.follow("the recovery", s.recoverBlocks)
+}
+
+// keepSnapshots writes what changes to disk and to the store, until no client is answered any more.
+func (s *serving) keepSnapshots() {
+	stopped, stop := context.WithCancel(context.Background())
+	var keeping sync.WaitGroup
 	s.life.onEndWithin("writing the last snapshot", lastSnapshotTime, func() {
-		stopKeeping()
-		s.keeping.Wait()
+		stop()
+		keeping.Wait()
 	})
 	if s.snapshots != nil {
-		s.keeping.Go(func() { s.keeper.Registrations.Run(s.stopped) })
+		keeping.Go(func() { s.keeper.Registrations.Run(stopped) })
+		keeping.Go(func() { s.onceRecovered(stopped, s.keeper.Run) })
 	}
-	s.life.onEndWithin("answering clients", shutdownTimeout+partTime, s.stopAnswering)
-	s.life.run("a listener", func(ctx context.Context) error {
-		return s.listeners.Run(ctx, s.recoverBlocks, s.recovers() || s.cfg.Dynamo.MinInitialWorkers > 0)
-	})
+	if shelved := s.replicas.shelved; shelved != nil {
+		keeping.Go(func() { s.onceRecovered(stopped, shelved.kept.Run) })
+	}
 }
 
 // Phase 5: stop

@@ -268,36 +268,25 @@ func (d debugLines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Run serves until ctx ends or a server fails. The late ports are closed until settle
-// reports that everything is settled, if that takes time: to clients of a late listener
-// a refused connection means "not ready".
-func (s *Servers) Run(ctx context.Context, settle func(context.Context) bool, takesTime bool) error {
-	if takesTime {
+// Run serves until ctx ends or a server fails. The late ports are closed until settled is: to clients of a late listener a
+// refused connection means "not ready". With a nil settled they are served at once.
+func (s *Servers) Run(ctx context.Context, settled <-chan struct{}) error {
+	early := s.ports
+	if settled != nil {
+		early = s.selectPorts(false)
 		s.closeLatePorts() // Bind has shown that they are free
 	}
-	if err := s.servePorts(s.selectPorts(false)); err != nil {
+	if err := s.servePorts(early); err != nil {
 		return err
 	}
-	settling, abandon := context.WithCancel(ctx)
-	settled := make(chan bool, 1)
-	go func() { settled <- settle(settling) }()
-	defer func() {
-		abandon()
-		if settled != nil {
-			<-settled
-		}
-	}()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-s.failed:
 			return fmt.Errorf("server: %w", err)
-		case all := <-settled:
+		case <-settled:
 			settled = nil
-			if !all {
-				return nil // ctx ended
-			}
 			if err := s.servePorts(s.selectPorts(true)); err != nil {
 				return err
 			}

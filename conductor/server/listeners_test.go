@@ -37,19 +37,19 @@ func TestLatePortKeepsItsAddress(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			served := make(chan error, 1)
-			settling, settled := make(chan bool), make(chan bool)
-			go func() {
-				served <- s.Run(ctx, func(context.Context) bool { settling <- true; return <-settled }, true)
-			}()
-			<-settling
-			if c, err := net.Dial("tcp", at); !errors.Is(err, syscall.ECONNREFUSED) {
-				t.Errorf("before everything is settled: %v %v", c, err)
+			settled := make(chan struct{})
+			go func() { served <- s.Run(ctx, settled) }()
+			for open := true; open; { // until Run has closed the port
+				c, err := net.Dial("tcp", at)
+				if open = !errors.Is(err, syscall.ECONNREFUSED); err == nil {
+					c.Close()
+				}
 			}
 			if l, err := net.Listen("tcp", at); err == nil {
 				l.Close()
 				t.Error("another one gets the port")
 			}
-			settled <- true
+			close(settled)
 			client := &http.Client{Transport: new(http.Transport)}
 			defer client.CloseIdleConnections()
 			for answered := false; !answered && t.Context().Err() == nil; {
@@ -85,7 +85,7 @@ func TestQuietShutdown(t *testing.T) {
 		s.Handler = func(string) http.Handler { return http.NotFoundHandler() }
 		ctx, stop := context.WithCancel(t.Context())
 		served := make(chan error, 1)
-		go func() { served <- s.Run(ctx, func(context.Context) bool { return true }, true) }()
+		go func() { served <- s.Run(ctx, nil) }()
 		resp, err := http.Get("http://" + s.Address(0)) // Serve has its listener
 		must.Succeed(t, err)
 		resp.Body.Close()
