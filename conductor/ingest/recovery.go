@@ -520,6 +520,7 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*Source, e
 		s = c.sources.sameInstance(&reg)
 	}
 	switch {
+	case s == nil && c.parted[key] && c.Recovering():
 	case s == nil:
 		if most := c.limits.Load().MaxSources; most > 0 && c.recovered >= most {
 			return nil, fmt.Errorf("it has blocks of more than %d sources that are not registered here: limits.max_sources allows no more",

@@ -65,6 +65,7 @@ type Sources struct {
 	recovered int                                  // of sources, those without a registration; guarded by mu
 	leaving   map[*Source]bool                     // removed, and not yet retired; guarded by mu
 	held      map[*Place]bool                      // guarded by mu
+	parted    map[registration.Key]bool            // unregistered while the gate is closed; guarded by mu
 	groups    fleetGroups                          // for metrics; guarded by mu
 	closed    bool                                 // guarded by mu
 
