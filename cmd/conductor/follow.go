@@ -86,7 +86,7 @@ func newTargets(cfg *config.Config, c *cluster.Asked, sockets *zmq.Sockets, allo
 		Registry: c, Rules: allowed.currentRules, TokenFile: cfg.Discovery.TokenFile, Log: log,
 		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.currentRules(), endpoint) },
 		Bounds:  c.SourceBounds,
-		TooMany: c.TooManySources,
+		TooMany: c.TooManySources, AskedAtOnce: roomOf(cfg.Limits).asked,
 		Learn: func(ctx context.Context, t *discovery.Target, r discovery.Rank, exempt bool) (int, error) {
 			rules := allowed.currentRules()
 			if exempt {

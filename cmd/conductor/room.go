@@ -22,6 +22,7 @@ type room struct {
 	sources     int
 	by          ingest.Room // what leaves room for fewer sources than limits.max_sources
 	connections int
+	asked       int // engines that are asked over HTTP at a time
 	limits      config.Limits
 	files       int // open files that the process may have
 }
@@ -70,13 +71,15 @@ func roomFor(limits config.Limits, files int, bytes int64) room {
 		r.by = ingest.Room{Reason: reasonMemory, Text: fmt.Sprintf("the memory, %d MiB, is enough for %s: give the server more",
 			bytes>>20, spelling.Count(most, "source"))}
 	}
-	shared := files - min(ownFiles, files/3)
+	own := min(ownFiles, files/3)
+	shared := files - own
 	if most := shared / 2; r.sources > most {
 		r.sources = most
 		r.by = ingest.Room{Reason: reasonFiles, Text: fmt.Sprintf("the limit of %d open files is enough for %s: raise it (ulimit -n, "+
 			"LimitNOFILE)", files, spelling.Count(most, "source"))}
 	}
 	r.connections = min(fixed.Connections, shared-r.sources)
+	r.asked = max(1, own/6)
 	return r
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,25 +18,25 @@ import (
 // TestRoom holds what open files and memory are enough for.
 func TestRoom(t *testing.T) {
 	t.Parallel()
-	f := func(files int, bytes int64, sources, connections int, reason string) {
+	f := func(files int, bytes int64, sources, connections, asked int, reason string) {
 		t.Helper()
 		got := roomFor(config.Default().Limits, files, bytes)
-		if got.sources != sources || got.connections != connections || got.by.Reason != reason {
-			t.Errorf("%d open files and %d MiB: %d sources, %d connections, %q, want %d, %d, %q", files, bytes>>20, got.sources,
-				got.connections, got.by.Reason, sources, connections, reason)
+		if got.sources != sources || got.connections != connections || got.asked != asked || got.by.Reason != reason {
+			t.Errorf("%d open files and %d MiB: %d sources, %d connections, %d asked, %q, want %d, %d, %d, %q", files, bytes>>20,
+				got.sources, got.connections, got.asked, got.by.Reason, sources, connections, asked, reason)
 		}
 		if got.sources+got.connections+min(ownFiles, files/3) > files {
 			t.Errorf("%d open files: %d sources and %d connections are too many", files, got.sources, got.connections)
 		}
 	}
-	f(1<<20, 0, 10_000, fixed.Connections, "")
-	f(1<<20, 4<<30, 10_000, fixed.Connections, "")
-	f(64, 4<<30, 21, 22, reasonFiles)
-	f(1024, 4<<30, 464, 464, reasonFiles)
-	f(1<<20, 256<<20, 2234, fixed.Connections, reasonMemory)
-	f(1024, 16<<20, 139, 789, reasonMemory)
-	f(1024, 128<<20, 464, 464, reasonFiles)
-	f(24_000, 4<<30, 10_000, 13_904, "")
+	f(1<<20, 0, 10_000, fixed.Connections, 16, "")
+	f(1<<20, 4<<30, 10_000, fixed.Connections, 16, "")
+	f(64, 4<<30, 21, 22, 3, reasonFiles)
+	f(1024, 4<<30, 464, 464, 16, reasonFiles)
+	f(1<<20, 256<<20, 2234, fixed.Connections, 16, reasonMemory)
+	f(1024, 16<<20, 139, 789, 16, reasonMemory)
+	f(1024, 128<<20, 464, 464, 16, reasonFiles)
+	f(24_000, 4<<30, 10_000, 13_904, 16, "")
 }
 
 // limitFiles lets a command have so many open files at most.
@@ -157,5 +158,35 @@ func TestFewOpenFilesForLearning(t *testing.T) {
 		if status != http.StatusServiceUnavailable || !strings.Contains(text, "limit of 64 open files") {
 			t.Fatalf("source %d: %d %s", i, status, text)
 		}
+	}
+}
+
+// TestFewOpenFilesForAsking lets a server follow as many mute publishers as its open files are enough for, and ask as many engines
+// whose HTTP server never answers. The files for clients stay free.
+func TestFewOpenFilesForAsking(t *testing.T) {
+	t.Parallel()
+	mute := mutePublisher(t)
+	sources := "sources:\n"
+	for i := range 21 {
+		sources += fmt.Sprintf("- {instance_id: s%d, endpoint: 'tcp://%s', type: vLLM, modelname: m, block_size: 16}\n", i, mute.Addr())
+	}
+	cmd := serveCommandLine(t, sources)
+	limitFiles(cmd, 64)
+	p := startCommand(t, cmd)
+	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for i := range 21 {
+		resp, err := fresh.Post(p.url+"/register", "application/json",
+			strings.NewReader(fmt.Sprintf(`{"discover":"http://%s","instance_id":"e%d"}`, mute.Addr(), i)))
+		must.Succeed(t, err)
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("engine %d: %d", i, resp.StatusCode)
+		}
+	}
+	_, text := get(p.url + "/metrics")
+	_, number, _ := strings.Cut(text, "\nprocess_open_fds ")
+	number, _, _ = strings.Cut(number, "\n")
+	if open, err := strconv.Atoi(number); err != nil || open > 64-22 {
+		t.Errorf("%q files are open, of which 22 are for clients: %v", number, err)
 	}
 }

@@ -10,7 +10,7 @@
 // its publisher was restarted: the ports that the system picks are others then. It is also asked
 // now and then while all is well, because it may run with more or fewer ranks by then: refresh.go.
 //
-// Concurrency: one goroutine per target works at a time, at most workers in all, and refreshers
+// Concurrency: one goroutine per target works at a time, at most AskedAtOnce in all, and refreshers
 // besides them. Manager.mu guards the list of targets. target.mu guards one target, and is held
 // while its engines are asked; a look that finds it held leaves the target to the next one.
 package discovery
@@ -81,15 +81,18 @@ type Options struct {
 	Bounds func() (all, ofTenant int)
 	// TooMany counts a target beyond them, and returns why it is refused. It is set with Bounds.
 	TooMany func(ofTenant bool) error
-	Now     func() time.Time // time.Now when nil
-	Log     zerolog.Logger
+	// AskedAtOnce is how many engines are asked at a time, and how many are refreshed besides; workers when 0.
+	AskedAtOnce int
+	Now         func() time.Time // time.Now when nil
+	Log         zerolog.Logger
 }
 
 // Manager follows targets.
 type Manager struct {
 	opts  Options
 	slots chan struct{}
-	// refreshers has a place for each target that is refreshed.
+	// refreshers has a place for each target that is refreshed. It is not slots, so that engines that wait for an answer are
+	// not behind those that need none.
 	refreshers chan struct{}
 
 	ctx   context.Context
@@ -166,8 +169,9 @@ func New(o Options) *Manager {
 	if o.Resolve == nil {
 		o.Resolve = resolveHost
 	}
+	o.AskedAtOnce = cmp.Or(o.AskedAtOnce, workers)
 	m := &Manager{
-		opts: o, slots: make(chan struct{}, workers), refreshers: make(chan struct{}, refreshers),
+		opts: o, slots: make(chan struct{}, o.AskedAtOnce), refreshers: make(chan struct{}, o.AskedAtOnce),
 		targets: make(map[registration.Key]*target), asked: make(map[string]uint64), ending: make(map[registration.Key]chan struct{}),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())

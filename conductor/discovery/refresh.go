@@ -17,9 +17,6 @@ const (
 	maxSilence = 5 * time.Minute
 	// manySilences are refreshes in a row that failed, from which on the error is shown: a busy engine may miss some.
 	manySilences = 3
-	// refreshers are engines that are refreshed at a time. They are not among workers, so that engines that wait for
-	// an answer are not behind those that need none.
-	refreshers = 16
 )
 
 // planRefresh sets when an engine is asked again that has just answered, or was silent some times in a row.

@@ -255,7 +255,7 @@ func TestRefreshHoldsUpNoOther(t *testing.T) {
 	f.answer("127.0.0.1", "/kv_event_sources", vllmTells(7000))
 	f.add("127.0.0.1", nil)
 	f.awaitLive()
-	for range refreshers {
+	for range workers {
 		f.m.refreshers <- struct{}{}
 	}
 	f.answer("127.0.0.1", "/kv_event_sources", vllmTells(7000, 7001))
@@ -272,7 +272,7 @@ func TestRefreshHoldsUpNoOther(t *testing.T) {
 	if _, _, ok := f.c.Sources().Health(registration.Key{Instance: "e", Tenant: "default", Rank: 1}); ok {
 		t.Error("the engine was refreshed without a place")
 	}
-	for range refreshers {
+	for range workers {
 		<-f.m.refreshers
 	}
 	f.m.tasks.Wait()
