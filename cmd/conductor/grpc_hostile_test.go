@@ -89,7 +89,8 @@ func TestGRPCHoldsNothingOfRefusedCalls(t *testing.T) {
 	}
 }
 
-// TestGRPCHoldsNothingBehindARefusedMessage sends requests whose answers nobody takes, then one that is too large, and data.
+// TestGRPCHoldsNothingBehindARefusedMessage has clients that read no answers. They send many requests, then one that is too large, and
+// then more data, which the server must not keep.
 func TestGRPCHoldsNothingBehindARefusedMessage(t *testing.T) {
 	t.Parallel()
 	p, address := grpcProcess(t, "limits: {memory: 64MiB}\n")

@@ -74,8 +74,8 @@ func (p *peer) droppedChanges() map[string]float64 {
 	return got
 }
 
-// TestUnheardUnregistrationsAreBrief holds what an unregistration costs of which no replica has heard: entries that no other
-// replica reads, that end after a minute, and that leave nothing behind.
+// TestUnheardUnregistrationsAreBrief unregisters sources that no replica knows. Other replicas do not read the registry for that, the
+// entries end after a minute, and nothing is left of them.
 func TestUnheardUnregistrationsAreBrief(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
@@ -187,8 +187,9 @@ func TestUnheardUnregistrationAgain(t *testing.T) {
 	holds(t, "", a, b)
 }
 
-// TestUnheardUnregistrationsAreBounded for each tenant and for all, while the store is away and after it has them. What is
-// unregistered for real is not bounded, and a minute later there is room again.
+// TestUnheardUnregistrationsAreBounded unregisters more sources that no replica knows than a tenant, and than all tenants, may have.
+// The bounds hold while the store is away and while it is there. Known sources can be unregistered beyond them, and a minute later
+// there is room again.
 func TestUnheardUnregistrationsAreBounded(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()

@@ -34,7 +34,7 @@ type frameHandler interface {
 	endStream(id uint32)
 }
 
-// frameScanner goes through the frames that a client sends. It judges nothing: what is no HTTP/2 is for grpc to refuse.
+// frameScanner goes through the frames that a client sends. It refuses nothing: grpc does, where the bytes are no HTTP/2.
 type frameScanner struct {
 	handler frameHandler
 	begun   bool   // the preface is behind

@@ -7,10 +7,10 @@
 //     or a table of millions, it is that of Nanos.
 //   - Between processes and across restarts there is no monotonic clock. What is sent has an age or a time to live instead of
 //     a moment, and what replicas share in the store has the store's clock alone. A moment on the disk, as that of a snapshot,
-//     is shown to people, and decides at most what is the newer of two files of one server. The exception is a registration
-//     that waited for the store when its server stopped (conductor/membership): when it was made is on the disk by the wall
-//     clock, and decides which change of the source counts. If that clock is set meanwhile, the change counts as that much
-//     earlier or later, but not later than the moment at which it reaches the store.
+//     is shown to people, and decides only which of two files of one server is newer. There is one exception: a registration
+//     that still waits for the store when its server stops (conductor/membership). The disk has the time of the change by the
+//     wall clock, and the store compares it with other changes of the source. If that clock is set meanwhile, the change
+//     counts as that much earlier or later, but never as later than the moment at which it reaches the store.
 //   - Validity of certificates and times of credentials are by the wall clock, because they are written down by others.
 //
 // Cost: a subtraction.
