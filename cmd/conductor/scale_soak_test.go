@@ -19,7 +19,7 @@ import (
 )
 
 // TestShardsSoak lets three replicas with shards and snapshot.dir serve fleets for SOAK_FOR, while registrations come, go
-// and are replaced, settings are read again, snapshots are asked for, reports are made, and replicas stop, start and hang at
+// and are replaced, settings are read again, snapshots are asked for, routers and LMCache report, and replicas stop, start and hang at
 // random. About once a minute it stops the fleets: each replica must have what the engines hold, /admin/check must find
 // nothing, and no settled answer may have been wrong. The log of no process may tell of a race, a panic or a broken
 // invariant at any time. Build it with -race.
@@ -59,6 +59,7 @@ type soak struct {
 	models  int
 	guests  []string       // bodies of registrations next to those of the fleets
 	made    int            // guests so far
+	nodes   []lmcacheNode  // guests that LMCache reports on
 	times   map[string]int // what has happened how often
 	scanned map[*process]int
 }
@@ -79,13 +80,14 @@ func (s *soak) disturb() {
 	}{
 		{"restarts", 3, func(r *runningReplica) { s.restart(r, syscall.SIGTERM) }},
 		{"kills", 1, func(r *runningReplica) { s.restart(r, syscall.SIGKILL) }},
-		{"hangs", 1, func(r *runningReplica) { s.stopFor(r.process, time.Duration(s.rng.IntN(6000))*time.Millisecond) }},
+		{"hangs", 1, s.hang},
 		{"guests", 8, s.invite},
 		{"goodbyes", 6, s.dismiss},
 		{"replacements", 4, s.replace},
 		{"reloads", 4, s.reload},
 		{"questions", 6, s.question},
 		{"reports", 4, s.report},
+		{"pushes", 6, s.push},
 	} {
 		if s.rng.IntN(37) < kind.weight {
 			if s.times == nil {
@@ -125,13 +127,25 @@ func (s *soak) restart(r *runningReplica, by syscall.Signal) {
 	must.Succeed(s.t, s.asked.Add(r.url))
 }
 
+// hang stops a replica for shorter or longer than its lease, and than others wait for it.
+func (s *soak) hang(r *runningReplica) {
+	s.stopFor(r.process, time.Duration(s.rng.IntN(20_000))*time.Millisecond)
+}
+
 // awaitReady waits until a replica is ready.
 func (s *soak) awaitReady(r *runningReplica) {
 	s.t.Helper()
-	eventually(s.t, "a replica never gets ready", func() (string, bool) {
-		status, text := get(r.url + "/ready")
-		return text, status == 200
+	var reached string
+	ok := comesTrue(func() (string, bool) {
+		status, _ := get(r.url + "/ready")
+		reached = marks(r.process, "")
+		return reached, status == 200
 	})
+	if !ok {
+		_ = r.cmd.Process.Signal(syscall.SIGQUIT) // its log has all goroutines then
+		_ = r.cmd.Wait()
+		s.t.Fatalf("%s never gets ready:\n%s\n%s", r.url, reached, s.logs())
+	}
 }
 
 // invite registers one more instance that publishes what a rank of a fleet does: for its model, or for a model of its own.
@@ -235,6 +249,52 @@ func (s *soak) report(r *runningReplica) {
 		g.Rank, strings.Join(tokens, ",")))
 }
 
+// lmcacheNode is an LMCache that reports what it holds.
+type lmcacheNode struct {
+	last   lmcacheReport // the batch sent last
+	model  string
+	chunks []chunkOf // that it holds
+}
+
+// push lets LMCache report to all replicas what a node stores and evicts, for replicas do not pass such reports on. One that is new is
+// registered at a replica.
+func (s *soak) push(r *runningReplica) {
+	if len(s.nodes) < 3 {
+		s.made++
+		n := lmcacheNode{model: fmt.Sprintf("guests-of-%d", s.rng.IntN(3)), last: lmcacheReport{
+			Instance: fmt.Sprintf("guest-%d", s.made), Incarnation: 1, Tier: "l1", Backend: "dram",
+		}}
+		body := fmt.Sprintf(`{"endpoint":"push:","type":"LMCache","modelname":%q,"instance_id":%q,"block_size":16}`, n.model,
+			n.last.Instance)
+		if s.send(r, "/register", body) {
+			s.nodes = append(s.nodes, n)
+		}
+		return
+	}
+	n := &s.nodes[s.rng.IntN(len(s.nodes))]
+	n.last.Seq++
+	if n.last.Type = "store"; len(n.chunks) > 4 {
+		n.last.Type = "delete"
+		n.last.Entries, n.chunks = entriesOf(n.chunks, 1, 1, "", 0), n.chunks[:1]
+	} else {
+		tokens := make([]uint32, chunkTokens)
+		for i := range tokens {
+			tokens[i] = s.rng.Uint32N(1000)
+		}
+		n.chunks = append(n.chunks, chunksOf(tokens)...)
+		n.last.Entries = entriesOf(n.chunks, len(n.chunks)-1, 1, "", 0)
+		n.last.Entries[0].Offset = 0 // each is the first chunk of a prompt
+	}
+	for i := range n.last.Entries {
+		n.last.Entries[i].Key.Model = n.model
+	}
+	body, err := json.Marshal(map[string]any{"batches": []any{n.last}})
+	must.Succeed(s.t, err)
+	for _, each := range s.replicas {
+		s.send(each, "/lmcache/events", string(body))
+	}
+}
+
 // send posts something to a replica, which may be starting or hang, and reports whether it has done it.
 func (s *soak) send(r *runningReplica, path, body string) bool {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
@@ -279,7 +339,7 @@ func (s *soak) calm() {
 		}
 		return left, left == ""
 	})
-	s.guests = nil
+	s.guests, s.nodes = nil, nil
 }
 
 // check asks each replica whether an invariant is broken.
