@@ -1,5 +1,5 @@
 # make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS, PARALLEL,
-# FAULTS_FOR, ROUTER, SHARDS, URL, COMMAND, VERSIONS, ANSWERS, BATCHES, VLLM, MODULE and TESTFLAGS may be set on the command line.
+# FAULTS_FOR, ROUTER, SHARDS, URL, COMMAND, BEFORE, VERSIONS, ANSWERS, BATCHES, VLLM, MODULE and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -88,6 +88,17 @@ scale-faults: export SOAK_FOR ?= 10m
 scale-faults: ## replicas that share a store, with shards, Sentinels and a cluster, while replicas and stores are killed, stopped, emptied and cut off, from engines too, and clocks are moved; then shards with snapshots under the race detector, everything at random, for SOAK_FOR=10m; every settled answer and every dump checked
 	$(GO) test -count=1 -v -timeout 0 -parallel 2 -run '^TestScaleFaults$$' ./cmd/conductor
 	$(GO) test -count=1 -v -timeout 0 -race -run '^TestShardsSoak$$' ./cmd/conductor
+
+# The build before is made in a worktree of its own. Without a release there is none to choose.
+BEFORE ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null)
+.PHONY: way-back
+way-back: export WAY_BACK_PROGRAM = $(CURDIR)/bin/before/conductor
+way-back: ## this build and that of BEFORE=commit, the last release unless set: each goes on with the snapshots and registrations that the other left, and both share a store
+	@before='$(BEFORE)'; test -n "$$before" || { echo "set BEFORE to the commit of the older build, such as BEFORE=HEAD^: there is no release yet"; exit 1; }; \
+	dir=$$(mktemp -d); trap 'git worktree remove --force "$$dir"' EXIT; \
+	git worktree add --quiet --detach "$$dir" "$$before"; \
+	(cd "$$dir" && $(GOBUILD) -ldflags "-X main.version=$$before" -o '$(WAY_BACK_PROGRAM)' ./cmd/conductor)
+	$(GO) test -count=1 -v -timeout 30m -run '^TestWayBack' $(TESTFLAGS) ./cmd/conductor
 
 .PHONY: conformance-dynamo
 conformance-dynamo: export DYNAMO_CONFORMANCE_URL = $(URL)
