@@ -18,7 +18,8 @@ const ReasonForeign = "foreign_replay"
 //	live batch ---- the service has its bytes ----> matched: what replays tell is believed, until the connection ends
 //	         |
 //	         +--- it has other bytes, or told batches and has none from that number on, or is ahead for too long:
-//	              ask again      twice: foreign, what replays alone told goes, live batches stay
+//	              ask again      twice: foreign, what replays alone told goes, live batches stay. A verdict by batches of the
+//	                             history is checked at once by one more proof, and each by one after a reconnect.
 //
 //	toldByReplayOnly  seenElsewhere  serviceMatched   what was applied in this epoch
 //	       no              no              no         nothing

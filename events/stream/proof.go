@@ -9,6 +9,7 @@ import (
 // proof is what an answer to a request for the witness, and for what follows it, has shown.
 type proof struct {
 	answered bool   // a batch from the witness on
+	cut      bool   // the answer did not come to its end
 	differ   uint64 // replies that came live with other bytes, or not at all
 	number   uint64 // of the last of them
 }
@@ -76,9 +77,9 @@ func judgeProof(m *machine, now time.Time) {
 	switch {
 	case e.serviceMatched: // on the way
 		return
-	case e.foreign: // as before
+	case e.foreign && !e.proof.cut: // as before
 		e.asked = maxProofs
-	case e.proof.differ > 0, !e.proof.answered && e.serviceTold:
+	case !e.foreign && (e.proof.differ > 0 || !e.proof.answered && !e.proof.cut && e.serviceTold):
 		if e.proof.differ > 0 {
 			m.counts.dropped[events.ForeignReplay] += e.proof.differ
 		}

@@ -325,7 +325,7 @@ func (m *machine) giveUpReplay(now time.Time) {
 	var from probeKind
 	switch {
 	case a.kind == askProof:
-		m.evidence.proof.answered = true // it did not come to its end
+		m.evidence.proof.cut = true
 		judgeProof(m, now)
 		return
 	case a.kind == askProbe:

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -207,21 +208,37 @@ func TestReplacedBehindOneAddress(t *testing.T) {
 	})
 }
 
-// lateReply delays requests for a replay.
-type lateReply struct{ *streamtest.Publisher }
+// lateReply delays requests for a replay. One of them fails.
+type lateReply struct {
+	*streamtest.Publisher
+	requests *int
+	fails    int // the number of that request, from 1
+}
 
 func (l lateReply) Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error) {
 	time.Sleep(time.Second)
+	if *l.requests++; *l.requests == l.fails {
+		return nil, errors.New("refused")
+	}
 	return l.Publisher.Replay(ctx, endpoint, from)
 }
 
 // TestLateDigestIsNotForeign has a relay that answers late. Then what came live from its first batch on meets a digest under the same
 // numbers in its answers, each time.
 func TestLateDigestIsNotForeign(t *testing.T) {
-	for name, id := range map[string]events.PublisherID{"without ids": {}, "with ids": {1}} {
+	type relay struct {
+		id    events.PublisherID
+		fails int
+	}
+	all := make(map[string]relay)
+	for fails := range 7 {
+		all[fmt.Sprintf("without ids, request %d fails", fails)] = relay{fails: fails}
+		all[fmt.Sprintf("with ids, request %d fails", fails)] = relay{events.PublisherID{1}, fails}
+	}
+	for name, r := range all {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-				p.ID = id
+				p.ID = r.id
 				p.OnReplay = func(from uint64, r [][][]byte) [][][]byte {
 					r = slices.Clone(r)
 					for i := range len(r) - 1 - 5 {
@@ -230,7 +247,7 @@ func TestLateDigestIsNotForeign(t *testing.T) {
 					return r
 				}
 				p.Publish("0")
-				s, c := open(t, p, func(cfg *Config) { cfg.Transport, cfg.Decode = lateReply{p}, decodeKey })
+				s, c := open(t, p, func(cfg *Config) { cfg.Transport, cfg.Decode = lateReply{p, new(int), r.fails}, decodeKey })
 				time.Sleep(2 * time.Second)
 				for range 2 { // holes, as the relay leaves for a follower that is behind its memory
 					publishSlowly(p, "", 2)
