@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,32 +165,34 @@ func TestBodiesAreBounded(t *testing.T) {
 	r.allHealthy(t, "bodies that were refused")
 }
 
-// TestHungWorkerHoldsNoRequest has a worker that neither answers nor says whether it is healthy. The other one takes the request while the
-// first could still answer a regular check.
+// TestHungWorkerHoldsNoRequest has a worker that fails requests, and whose check does not end before they have all been answered. The
+// other one answers them. A worker that turns out to be healthy does not count as down at any time.
 func TestHungWorkerHoldsNoRequest(t *testing.T) {
-	served := make(chan bool)
-	hung := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	served, checks := make(chan bool), new(atomic.Int32)
+	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/health" {
+			checks.Add(1)
 			<-served
 			return
 		}
 		panic(http.ErrAbortHandler)
 	}))
-	defer hung.Close()
-	defer close(served)
+	defer busy.Close()
 	good := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer good.Close()
-	r := &Router{Workers: []Worker{workerAt(t, "hung", 0, hung), workerAt(t, "good", 0, good)}, Patience: time.Minute}
-	r.Conductor = conductor(t, map[string]reach{"hung/0": {3, 3, 3, 3}, "good/0": {}})
+	r := &Router{Workers: []Worker{workerAt(t, "busy", 0, busy), workerAt(t, "good", 0, good)}, Patience: time.Minute}
+	r.Conductor = conductor(t, map[string]reach{"busy/0": {3, 3, 3, 3}, "good/0": {}})
 	front := httptest.NewServer(r)
 	defer front.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), healthTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+"/v1/completions", strings.NewReader(`{"prompt":[1,2,3]}`))
-	must.Succeed(t, err)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get(RoutedTo) != "good/0" {
-		t.Fatalf("the request ends with %v, %+v", err, resp)
+	for range 3 {
+		if status, routed, text := call(t, http.MethodPost, front.URL+"/v1/completions", `{"prompt":[1,2,3]}`); status != 200 || routed != "good/0" {
+			t.Errorf("the request ends with %d from %q: %s", status, routed, text)
+		}
+		r.allHealthy(t, "a request")
 	}
-	resp.Body.Close()
+	close(served)
+	r.Wait()
+	if r.allHealthy(t, "its check"); checks.Load() != 1 {
+		t.Errorf("%d checks of one worker at once", checks.Load())
+	}
 }

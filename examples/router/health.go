@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -48,13 +49,27 @@ func (r *Router) healthy(worker int) bool {
 	return true
 }
 
-const (
-	// healthTimeout is how long an engine may take to say that it is healthy; a busy one takes seconds.
-	healthTimeout = 10 * time.Second
-	// retryPatience is how long one may take that failed a request, which another one waits to take. If it is only busy, the next
-	// regular check brings it back.
-	retryPatience = time.Second
-)
+// candidates returns the workers to which a request may go that some have failed, from the next turn on: healthy ones before
+// others, and none again. The caller holds mu.
+func (r *Router) candidates(tried []int) []int {
+	var all, healthy []int
+	for i := range r.Workers {
+		at := (r.turn + i) % len(r.Workers)
+		if slices.Contains(tried, at) {
+			continue
+		}
+		if all = append(all, at); r.healthy(at) {
+			healthy = append(healthy, at)
+		}
+	}
+	if len(healthy) > 0 {
+		return healthy
+	}
+	return all
+}
+
+// healthTimeout is how long an engine may take to say that it is healthy; a busy one takes seconds.
+const healthTimeout = 10 * time.Second
 
 // CheckHealth asks GET /health of each worker again and again, every so often, until ctx ends. Conductor does
 // not do this: it knows what an engine has cached, not whether it answers.
@@ -63,7 +78,7 @@ func (r *Router) CheckHealth(ctx context.Context, every time.Duration) {
 	for i, w := range r.Workers {
 		checks.Go(func() {
 			for ctx.Err() == nil {
-				err := health(ctx, w, healthTimeout)
+				err := health(ctx, w)
 				if ctx.Err() != nil {
 					return
 				}
@@ -78,8 +93,29 @@ func (r *Router) CheckHealth(ctx context.Context, every time.Duration) {
 	checks.Wait()
 }
 
-func health(ctx context.Context, w Worker, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// checkAside asks a worker that failed a request whether it is healthy, unless somebody does already.
+func (r *Router) checkAside(worker int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.checks[worker] {
+		return
+	}
+	if r.checks == nil {
+		r.checks = make(map[int]bool)
+	}
+	r.checks[worker] = true
+	r.asides.Go(func() {
+		if health(context.Background(), r.Workers[worker]) != nil {
+			r.SetHealthy(worker, false)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.checks, worker)
+	})
+}
+
+func health(ctx context.Context, w Worker) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL.JoinPath("/health").String(), nil)
 	if err != nil {

@@ -58,7 +58,7 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "no engine made tokens of the prompt: "+err.Error(), http.StatusBadGateway)
 		return
 	}
-	choose := func() (int, func(bool)) { return r.Choose(req.Context(), tokens) }
+	choose := func(tried []int) (int, func(bool)) { return r.chooseNext(req.Context(), tokens, tried) }
 	if tokens == nil {
 		choose = r.any
 	}
@@ -172,24 +172,24 @@ func (r *Router) tokenize(ctx context.Context, body []byte) (tokens []uint32, re
 	return tokens, refused, err
 }
 
-// any returns a healthy worker for a request that costs it next to nothing, and leaves the turns of Choose alone.
-func (r *Router) any() (worker int, end func(bool)) {
+// any returns a worker for a request that costs it next to nothing, and leaves the turns of Choose alone.
+func (r *Router) any(tried []int) (worker int, end func(bool)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, worker = range rand.Perm(len(r.Workers)) {
-		if r.healthy(worker) {
-			break
-		}
-	}
-	return worker, func(bool) {}
+	all := r.candidates(tried)
+	return all[rand.IntN(len(all))], func(bool) {}
 }
+
+// chooser returns a worker for a request that others have failed.
+type chooser func(tried []int) (worker int, end func(computed bool))
 
 // try calls send with one chosen worker after another until send reached one, the client has gone, or every
 // worker had its turn. It returns the last error. A request that fails does not count against its worker, because it may be
-// the request's own fault: what counts is that the worker does not say that it is healthy.
-func (r *Router) try(ctx context.Context, choose func() (int, func(bool)), send func(int, func(bool)) error) (err error) {
-	for range r.Workers {
-		worker, end := choose()
+// the request's own fault: what counts is that the worker does not say that it is healthy, which is found out aside.
+func (r *Router) try(ctx context.Context, choose chooser, send func(int, func(bool)) error) (err error) {
+	for tried := []int(nil); len(tried) < len(r.Workers); {
+		worker, end := choose(tried)
+		tried = append(tried, worker)
 		err = func() error {
 			defer end(false) // without effect after end(true)
 			return send(worker, end)
@@ -197,9 +197,7 @@ func (r *Router) try(ctx context.Context, choose func() (int, func(bool)), send 
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if health(context.WithoutCancel(ctx), r.Workers[worker], retryPatience) != nil {
-			r.SetHealthy(worker, false)
-		}
+		r.checkAside(worker)
 	}
 	return err
 }

@@ -66,13 +66,14 @@ type Router struct {
 	// BodyTimeout bounds how long a client may take to send its body, DefaultBodyTimeout if it is 0.
 	BodyTimeout time.Duration
 
-	reports sync.WaitGroup // on their way to Conductor
-	bodies  atomic.Int64   // bytes of the requests that are read or under way
+	asides sync.WaitGroup // reports on their way to Conductor, and checks of workers that failed a request
+	bodies atomic.Int64   // bytes of the requests that are read or under way
 
 	mu     sync.Mutex    // guards the rest
 	queued []float64     // work that each worker has not done yet, in tokens to compute
 	down   []bool        // workers that are not healthy; nil if all are
 	turn   int           // where the next choice begins, so that equal workers take turns
+	checks map[int]bool  // workers that are checked because they failed a request
 	alone  int           // choices without an answer
 	last   chan struct{} // closed when Conductor knows of the last choice; nil before the first
 }
@@ -95,11 +96,16 @@ const underWay = 0.1
 // when the worker has computed the prompt, or with false if it never will: it refused, or the
 // client has gone away. Only the first call counts.
 func (r *Router) Choose(ctx context.Context, tokens []uint32) (worker int, end func(computed bool)) {
+	return r.chooseNext(ctx, tokens, nil)
+}
+
+// chooseNext is Choose for a request that some workers have failed.
+func (r *Router) chooseNext(ctx context.Context, tokens []uint32, tried []int) (worker int, end func(computed bool)) {
 	asking, cancel := context.WithTimeout(ctx, r.patience())
 	defer cancel()
 	known := r.await(asking)
 	cached, ok := r.cached(asking, tokens)
-	worker, charged := r.choose(tokens, cached, ok)
+	worker, charged := r.choose(tokens, cached, ok, tried)
 	takeBack := r.report(context.WithoutCancel(ctx), worker, tokens, known)
 	var once sync.Once
 	return worker, func(computed bool) {
@@ -115,7 +121,7 @@ func (r *Router) Choose(ctx context.Context, tokens []uint32) (worker int, end f
 }
 
 // choose returns the worker that costs least, and the work that it is charged for.
-func (r *Router) choose(tokens []uint32, cached []client.Rank, ok bool) (worker int, charged float64) {
+func (r *Router) choose(tokens []uint32, cached []client.Rank, ok bool, tried []int) (worker int, charged float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queued == nil {
@@ -125,11 +131,7 @@ func (r *Router) choose(tokens []uint32, cached []client.Rank, ok bool) (worker 
 		r.alone++
 	}
 	least := math.Inf(1)
-	for i := range r.Workers {
-		at := (r.turn + i) % len(r.Workers)
-		if !r.healthy(at) {
-			continue
-		}
+	for _, at := range r.candidates(tried) {
 		if cost := work(len(tokens), cached[at]) + wait(r.queued[at], cached[at]); cost < least {
 			worker, least = at, cost
 		}
@@ -175,14 +177,14 @@ func (r *Router) report(ctx context.Context, worker int, tokens []uint32, known 
 	routed := client.Routed{Query: r.Query, Target: to.Instance, Rank: to.Rank, TTL: r.TTL, RequestID: rand.Text()}
 	routed.Tokens = slices.Clone(tokens) // the caller may use them for other things
 	// A report that fails costs the prefix once more, no more than that.
-	r.reports.Go(func() {
+	r.asides.Go(func() {
 		defer close(known)
 		ctx, cancel := context.WithTimeout(ctx, r.patience())
 		defer cancel()
 		_ = r.Conductor.Routed(ctx, routed)
 	})
 	return func() {
-		r.reports.Go(func() {
+		r.asides.Go(func() {
 			<-known
 			ctx, cancel := context.WithTimeout(ctx, r.patience())
 			defer cancel()
@@ -191,9 +193,9 @@ func (r *Router) report(ctx context.Context, worker int, tokens []uint32, known 
 	}
 }
 
-// Wait waits for reports that are on their way to Conductor. It must not be called at the same time
-// as Choose.
-func (r *Router) Wait() { r.reports.Wait() }
+// Wait waits for reports that are on their way to Conductor, and for checks of workers that failed a request. It must not be
+// called at the same time as Choose or ServeHTTP.
+func (r *Router) Wait() { r.asides.Wait() }
 
 // Alone returns how many choices were made without an answer of Conductor.
 func (r *Router) Alone() int {
