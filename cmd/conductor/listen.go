@@ -67,8 +67,8 @@ func dialectHandler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts
 	return r
 }
 
-// redirectSlash leads requests without a route, whose path has a slash too many or too few at its end, to the route. The router
-// would do so before the guard has seen the request.
+// redirectSlash redirects a request that has no route because of a slash too many or too few at the end of its path. The router
+// itself would do so before the guard has seen the request.
 func redirectSlash(routes gin.RoutesInfo) gin.HandlerFunc {
 	known := make(map[string]bool)
 	for _, r := range routes {
@@ -82,7 +82,7 @@ func redirectSlash(routes gin.RoutesInfo) gin.HandlerFunc {
 		} else {
 			u.Path += "/"
 		}
-		if g.FullPath() != "" || u.Opaque != "" || !known[g.Request.Method+" "+u.Path] {
+		if u.Opaque != "" || !known[g.Request.Method+" "+u.Path] {
 			return
 		}
 		status := http.StatusTemporaryRedirect

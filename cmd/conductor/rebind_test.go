@@ -97,9 +97,14 @@ func TestRebinding(t *testing.T) {
 						t.Errorf("%s: %d %.300s", line, status, answer)
 					}
 				}
-				if status, answer := rawAsk(t, address, "GET /docs HTTP/1.0\r\n\r\n"); root == config.Conductor &&
-					(status != http.StatusMovedPermanently || !strings.Contains(answer, "Location: /docs/\r\n")) {
-					t.Errorf("a path without its slash: %d %s", status, answer)
+				for line, to := range map[string]string{"GET /docs": "301 /docs/", "GET /services/?detail=1": "301 /services?detail=1",
+					"HEAD /docs": "307 /docs/", "POST /query/?detail=1": "307 /query?detail=1", "GET //docs": "404 ", "GET /nothing/": "404 "} {
+					status, answer := rawAsk(t, address, line+" HTTP/1.0\r\n\r\n")
+					_, location, _ := strings.Cut(answer, "\r\nLocation: ")
+					location, _, _ = strings.Cut(location, "\r\n")
+					if got := fmt.Sprint(status, " ", location); root == config.Conductor && got != to {
+						t.Errorf("%s leads to %s, want %s", line, got, to)
+					}
 				}
 				if status, answer := rawAsk(t, address, "GET /health HTTP/1.0\r\n\r\n"); status != http.StatusOK {
 					t.Errorf("a probe of HTTP/1.0: %d %s", status, answer)
