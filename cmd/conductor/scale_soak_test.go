@@ -132,20 +132,45 @@ func (s *soak) hang(r *runningReplica) {
 	s.stopFor(r.process, time.Duration(s.rng.IntN(20_000))*time.Millisecond)
 }
 
-// awaitReady waits until a replica is ready.
+// awaitReady waits until a replica is ready, as long as the sources that it waits for come further: fleets publish meanwhile.
 func (s *soak) awaitReady(r *runningReplica) {
 	s.t.Helper()
-	var reached string
+	var ready string
 	ok := comesTrue(func() (string, bool) {
-		status, _ := get(r.url + "/ready")
-		reached = marks(r.process, "")
-		return reached, status == 200
+		status, text := get(r.url + "/ready")
+		ready = text
+		return waiting(text, r.process), status == 200
 	})
 	if !ok {
 		_ = r.cmd.Process.Signal(syscall.SIGQUIT) // its log has all goroutines then
 		_ = r.cmd.Wait()
-		s.t.Fatalf("%s never gets ready:\n%s\n%s", r.url, reached, s.logs())
+		s.t.Fatalf("%s never gets ready: %s\n%s", r.url, ready, s.logs())
 	}
+}
+
+// waiting is what a replica that is not ready says of the sources that it waits for, and how many batches have been replayed to it.
+func waiting(ready string, p *process) string {
+	var answer struct {
+		Recovering bool
+		Waiting    []struct{ Source, State, Reason string }
+	}
+	if json.Unmarshal([]byte(ready), &answer) != nil {
+		return "no answer"
+	}
+	return fmt.Sprintf("%+v %d", answer, replayed(p))
+}
+
+// replayed returns how many batches have been replayed to all sources of a server.
+func replayed(p *process) (n int) {
+	_, text := get(p.url + "/services")
+	var answer struct {
+		Services []struct{ Replayed int } `json:"services"`
+	}
+	_ = json.Unmarshal([]byte(text), &answer)
+	for _, s := range answer.Services {
+		n += s.Replayed
+	}
+	return n
 }
 
 // invite registers one more instance that publishes what a rank of a fleet does: for its model, or for a model of its own.
