@@ -152,9 +152,9 @@ type engine struct {
 	dead      time.Time // since when a source is dead
 	alive     bool      // a source is not dead
 	tells     bool      // it has told its ranks
-	restarted bool      // it was started again since its last answer, or may have been
 	missing   time.Time // since when the name does not have the address
 	blockSize int       // learned
+	relearn   bool      // it was started again since it told its block size, or may have been
 	names     []string  // of the model, as the engine told last
 	learning  *learning // nil: nothing waits for its events
 	// place is for the source of an engine that has told its block size, until it is registered.

@@ -15,6 +15,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/internal/must"
 )
 
@@ -167,40 +168,100 @@ func TestLearningGivesWay(t *testing.T) {
 	}
 }
 
-// TestRestartedEngineLearnsLater: an engine that was started again while there was no place keeps its source, and tells its
-// block size once there is one.
-func TestRestartedEngineLearnsLater(t *testing.T) {
-	f, l, look := newMuteFleet(t, 1, 1)
-	f.addMute("e", false)
-	tell := func(size int) {
-		t.Helper()
-		until(t, func() bool { return len(l.endpoints()) == 1 })
-		l.mu.Lock()
-		told := l.open["tcp://127.0.0.1:5557"]
-		l.mu.Unlock()
-		told <- size
-		until(t, func() bool {
-			look(0)
-			s := f.c.Services()
-			return len(s) == 1 && s[0].BlockSize == size
-		})
-	}
-	tell(32)
+// tell lets the only engine that is listened to tell a block size, and requires the source that follows from it.
+func (l *listener) tell(f *fleet, look func(time.Duration), size int) {
+	f.t.Helper()
+	until(f.t, func() bool { return len(l.endpoints()) == 1 })
+	endpoint := l.endpoints()[0]
+	l.mu.Lock()
+	told := l.open[endpoint]
+	l.mu.Unlock()
+	told <- size
+	until(f.t, func() bool {
+		look(0)
+		return slices.ContainsFunc(f.c.Services(), func(s status.Source) bool { return s.BlockSize == size })
+	})
+}
+
+// restart lets all engines look as if their publishers were started again.
+func (f *fleet) restart() {
 	for _, target := range f.m.targets {
 		target.mu.Lock()
 		for _, e := range target.engines {
-			e.restarts-- // it was started again
+			e.restarts--
 		}
 		target.mu.Unlock()
 	}
-	look(interval)
-	if len(l.endpoints()) != 0 || len(f.c.Services()) != 1 {
-		t.Errorf("connected to %v, sources %v", l.endpoints(), f.c.Services())
+}
+
+// TestRestartedEngineLearnsLater: an engine that was started again while there was no place keeps its source, says that its block size
+// is not learned, and tells it once there is a place.
+func TestRestartedEngineLearnsLater(t *testing.T) {
+	for name, add := range map[string]func(*fleet){
+		"discover": func(f *fleet) { f.addMute("e", false) },
+		"block_size: auto": func(f *fleet) {
+			must.Succeed(f.t, f.m.Add(Target{Registration: registration.Registration{Instance: "e", Type: "vLLM", Model: "llama",
+				Endpoint: "tcp://127.0.0.1:5557"}}, false))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, l, look := newMuteFleet(t, 1, 1)
+			add(f)
+			l.tell(f, look, 32)
+			f.restart()
+			for _, pause := range []time.Duration{interval, minRefresh, maxRefresh, maxSilence, maxSilence} {
+				look(pause)
+				if s := f.m.List()[0]; len(l.endpoints()) != 0 || len(f.c.Services()) != 1 || s.Sources != 1 ||
+					!strings.Contains(s.Error, ingest.ErrTooManySources.Error()) {
+					t.Errorf("connected to %v, sources %v, state %+v", l.endpoints(), f.c.Services(), s)
+				}
+			}
+			f.c.Tune(conductor.Tunables{MaxSources: 2})
+			look(maxPause)
+			l.tell(f, look, 64)
+			until(t, func() bool {
+				look(interval)
+				return f.m.List()[0].Word() == "found"
+			})
+		})
 	}
-	f.c.Tune(conductor.Tunables{MaxSources: 2})
+}
+
+// TestRestartedEngineLosesItsPlace: an engine that was started again, and whose second place goes to a registration, says so, and
+// learns its block size once there is a place. That it is the same as before ends the wait.
+func TestRestartedEngineLosesItsPlace(t *testing.T) {
+	f, l, look := newMuteFleet(t, 1, 2)
+	f.addMute("forged", true)
+	l.tell(f, look, 32)
+	f.restart()
+	look(interval)
+	until(t, func() bool { return len(l.endpoints()) == 1 })
+	if s := f.m.List()[0]; s.Word() != "found" {
+		t.Errorf("while it learns the state is %+v", s)
+	}
+	must.Succeed(t, f.register("client"))
 	until(t, func() bool {
-		look(maxRefresh)
-		return len(l.endpoints()) == 1
+		look(interval)
+		return len(l.endpoints()) == 0 && strings.Contains(f.m.List()[0].Error, ingest.ErrTooManySources.Error())
 	})
-	tell(64)
+	f.c.Tune(conductor.Tunables{MaxSources: 3})
+	look(maxPause)
+	l.tell(f, look, 32)
+	until(t, func() bool {
+		look(maxSilence)
+		return f.m.List()[0].Word() == "found" && len(l.endpoints()) == 0
+	})
+}
+
+// TestSilentEngineGivesItsPlaceBack: an engine that has told its block size, and then does not answer, keeps no place.
+func TestSilentEngineGivesItsPlaceBack(t *testing.T) {
+	f, l, _ := newMuteFleet(t, 1, 1)
+	f.addMute("e", false)
+	until(t, func() bool { return len(l.endpoints()) == 1 })
+	f.answer("127.0.0.1", "/kv_event_sources", "no JSON")
+	l.mu.Lock()
+	told := l.open["tcp://127.0.0.1:5557"]
+	l.mu.Unlock()
+	told <- 32
+	until(t, func() bool { return f.register("client") == nil })
 }

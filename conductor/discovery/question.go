@@ -42,30 +42,31 @@ func (m *Manager) planQuestion(t *target, e *engine, now time.Time) {
 	})
 	switch {
 	case restarts != e.restarts && len(e.keys) > 0:
-		e.restarts, e.next, e.restarted = restarts, now, true
+		e.restarts, e.next, e.relearn = restarts, now, true
 	case !dead:
 		e.dead = time.Time{}
 	case e.dead.IsZero():
 		e.dead = now
 	case now.Sub(e.dead) >= deadAfter && e.next.IsZero():
-		e.next, e.restarted = now, true
+		e.next, e.relearn = now, true
 	}
 }
 
 // askAndRegister asks an engine, registers the sources that it names, and unregisters those that it does not name any more.
 // A rank that it names with a fault keeps the source that it has; so do all, if it cannot be told which rank that is.
 func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
+	place := e.place
+	e.place = nil
+	defer place.Release() // it changes nothing if a source has taken the place
 	found, err := m.askEngine(t.ctx, &t.Target, addr, e)
 	if err != nil {
 		return err
 	}
-	old, refreshed, place := e.keys, e.next.IsZero(), e.place
-	e.place = nil
-	defer place.Release() // no source needs it from here on, or one has it
+	old, refreshed := e.keys, e.next.IsZero()
 	r := t.Registration
 	r.Type, r.Model = cmp.Or(r.Type, found.Type), cmp.Or(r.Model, found.Model)
 	var learned []string
-	var again error
+	var learnErr error
 	if t.Model == "" {
 		learned = append(learned, fmt.Sprintf("model %q", r.Model))
 	}
@@ -82,8 +83,10 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 		if r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); r.BlockSize == 0 {
 			return m.awaitBlockSize(t, addr, e, found.Ranks[0])
 		}
-		if found.BlockSize == 0 && e.restarted {
-			again = m.awaitBlockSize(t, addr, e, found.Ranks[0]) // it may have another one by now
+		if found.BlockSize == 0 && e.relearn { // it may have another one by now
+			if err := m.awaitBlockSize(t, addr, e, found.Ranks[0]); !errors.Is(err, errLearning) {
+				learnErr = err
+			}
 		}
 		learned = append(learned, fmt.Sprintf("block size %d", r.BlockSize))
 	}
@@ -135,11 +138,10 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 			m.opts.Registry.Unregister(key) // it may be gone
 		}
 	}
-	if err != nil {
+	if err = cmp.Or(err, learnErr); err != nil {
 		return err
 	}
 	e.next, e.pause, e.dead, e.fault, e.silences = time.Time{}, 0, time.Time{}, nil, 0
-	e.restarted = errors.Is(again, ingest.ErrTooManySources) // then it is tried again
 	e.planRefresh(m.opts.Now())
 	if !refreshed || !slices.Equal(old, e.keys) {
 		m.opts.Log.Info().Str("url", t.URL).Str("instance_id", e.instance).Int("ranks", len(e.keys)).Msg("engine discovered")
@@ -172,7 +174,7 @@ func (l *learning) end() {
 
 // awaitBlockSize waits in the background for the first events of a rank, which tell the block size, and lets the engine be asked
 // again if it is another one than before. If the engine names another endpoint than before, it starts again there. It returns
-// why there is no source yet.
+// errLearning while it waits, else why it cannot.
 func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Rank) error {
 	exempt := r.isExempt(&t.Target, address)
 	if !exempt && m.opts.Reaches != nil {
@@ -188,9 +190,10 @@ func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Ran
 	e.learning.end()
 	e.learning = nil
 	ctx, stop := context.WithCancel(t.ctx)
-	place, err := m.opts.Registry.HoldPlace(ingest.Holder{Tenant: t.Tenant, Static: t.Static, GivesWay: t.givesWay.Load, Lose: stop})
+	place, err := m.opts.Registry.HoldPlace(ingest.Holder{Tenant: t.Tenant, Static: t.Static, GivesWay: t.givesWay.Load, GiveWay: stop})
 	if err != nil {
 		stop()
+		e.next = m.opts.Now() // a refresh does not show the error, the next question does
 		return fmt.Errorf("its block size cannot be learned from its events: %w", err)
 	}
 	l := &learning{rank: r, stop: stop, place: place}
@@ -205,7 +208,8 @@ func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Ran
 }
 
 // endLearning records a block size, if one was learned. It reports whether the engine is to be asked because of that; then it keeps
-// the place for its source.
+// the place for its source. If the wait has given way to a registration, the engine is asked at the next look, which waits again or
+// shows why not.
 func (m *Manager) endLearning(t *target, e *engine, l *learning, learned bool, size int) (news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -217,6 +221,9 @@ func (m *Manager) endLearning(t *target, e *engine, l *learning, learned bool, s
 	}
 	if e.learning == l {
 		e.learning = nil
+		if e.relearn = e.relearn && !learned; !learned && e.next.IsZero() {
+			e.next = m.opts.Now()
+		}
 	}
 	l.stop()
 	return news

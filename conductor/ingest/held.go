@@ -15,14 +15,14 @@ type Holder struct {
 	Tenant string
 	Static bool // as in RegisterOptions
 	// GivesWay reports whether registrations may take the place where there are too many, as those of sources that give way. It
-	// must not call the Sources, and neither must Lose.
+	// must not call the Sources, and neither must GiveWay.
 	GivesWay func() bool
-	// Lose is called when a registration takes the place.
-	Lose func()
+	// GiveWay is called when a registration takes the place, also that of its own source.
+	GiveWay func()
 }
 
-// HoldPlace counts a source in that is not registered yet, until it is registered with RegisterOptions.Place, or the place is
-// released. Errors: ErrTooManySources, ErrClosed.
+// HoldPlace reserves a place for a source that is registered later, with RegisterOptions.Place; Release gives it back. Errors:
+// ErrTooManySources, ErrTenantFull, which is one too, ErrClosed.
 func (c *Sources) HoldPlace(h Holder) (*Place, error) {
 	p := &Place{holder: h, sources: c, since: c.now()}
 	c.mu.Lock()
@@ -33,7 +33,7 @@ func (c *Sources) HoldPlace(h Holder) (*Place, error) {
 	from, err := findPlace(c, h.Tenant, &RegisterOptions{Static: h.Static, GivesWay: h.GivesWay()})
 	var gone []*Source
 	if err == nil {
-		gone = freePlace(c, from, "an engine that is asked")
+		gone = giveWay(c, from, "an engine that is asked")
 		c.held[p] = true
 	}
 	c.mu.Unlock()
@@ -56,28 +56,28 @@ func (p *Place) Release() {
 	delete(p.sources.held, p)
 }
 
-// giver is what gives a place up: the holder of a place, a source that gives way, or neither where there is room.
-type giver struct {
+// givingWay is what gives way: the holder of a place, a source, or neither where there is room.
+type givingWay struct {
 	place  *Place
 	source *Source
 }
 
-// findPlace returns what gives up its place for a source of a tenant. Sources.mu is held.
-func findPlace(c *Sources, tenant string, opts *RegisterOptions) (giver, error) {
+// findPlace returns what gives way to a source of a tenant. Sources.mu is held.
+func findPlace(c *Sources, tenant string, opts *RegisterOptions) (givingWay, error) {
 	if c.held[opts.Place] {
-		return giver{place: opts.Place}, nil
+		return givingWay{place: opts.Place}, nil
 	}
 	limits := c.limits.Load()
 	tenantFull := limits.MaxTenantSources > 0 && !opts.Static && countFor(c, tenant) >= limits.MaxTenantSources
 	if !tenantFull && (limits.MaxSources <= 0 || len(c.sources)-c.recovered+len(c.held) < limits.MaxSources) {
-		return giver{}, nil
+		return givingWay{}, nil
 	}
 	if !opts.GivesWay {
-		if from := givingWay(c, func(of string) bool { return !tenantFull || of == tenant }); from != (giver{}) {
+		if from := newestGivingWay(c, func(of string) bool { return !tenantFull || of == tenant }); from != (givingWay{}) {
 			return from, nil
 		}
 	}
-	return giver{}, c.Places.TooMany(tenantFull)
+	return givingWay{}, c.Places.TooMany(tenantFull)
 }
 
 // countFor returns how many places clients have taken for a tenant. Sources.mu is held.
@@ -95,9 +95,9 @@ func countFor(c *Sources, tenant string) (n int) {
 	return n
 }
 
-// givingWay returns the newest holder that gives way, else the newest source that does, among those of tenants that may make room.
+// newestGivingWay returns the newest holder that gives way, else the newest source that does, among those of tenants that may make room.
 // It returns neither if there is none. Sources.mu is held.
-func givingWay(c *Sources, may func(tenant string) bool) (found giver) {
+func newestGivingWay(c *Sources, may func(tenant string) bool) (found givingWay) {
 	for p := range c.held {
 		if p.holder.GivesWay() && may(p.holder.Tenant) && (found.place == nil || p.since.After(found.place.since)) {
 			found.place = p
@@ -114,11 +114,12 @@ func givingWay(c *Sources, may func(tenant string) bool) (found giver) {
 	return found
 }
 
-// freePlace takes a place from its giver. It returns the source that has to be retired, if there is one. Sources.mu is held.
-func freePlace(c *Sources, from giver, user string) (gone []*Source) {
+// giveWay takes the place from what gives way to a user. It returns the source that has to be retired, if there is one. Sources.mu
+// is held.
+func giveWay(c *Sources, from givingWay, user string) (gone []*Source) {
 	if from.place != nil {
 		delete(c.held, from.place)
-		from.place.holder.Lose()
+		from.place.holder.GiveWay()
 	}
 	if s := from.source; s != nil {
 		delete(c.sources, s.Registration.Key())

@@ -11,11 +11,11 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// placed is Sources without connections, and what is held and lost there.
+// placed is Sources without connections, and what is held and has given way there.
 type placed struct {
 	t    *testing.T
 	c    *server
-	lost []string
+	gone []string
 }
 
 func newPlaced(t *testing.T, most, ofTenant int) *placed {
@@ -39,7 +39,7 @@ func (p *placed) register(name, tenant string, opts RegisterOptions) error {
 
 func (p *placed) hold(name, tenant string, static, givesWay bool) (*Place, error) {
 	return p.c.sources.HoldPlace(Holder{Tenant: tenant, Static: static, GivesWay: func() bool { return givesWay },
-		Lose: func() { p.lost = append(p.lost, name) }})
+		GiveWay: func() { p.gone = append(p.gone, name) }})
 }
 
 func (p *placed) mustHold(name, tenant string, static, givesWay bool) *Place {
@@ -56,13 +56,13 @@ func (p *placed) refuses(err, want error) {
 	}
 }
 
-// wantLost requires which holders have lost their places since the last call.
-func (p *placed) wantLost(want ...string) {
+// wantGone requires which holders have given way since the last call.
+func (p *placed) wantGone(want ...string) {
 	p.t.Helper()
-	if len(p.lost) != len(want) || len(want) > 0 && p.lost[0] != want[0] {
-		p.t.Errorf("lost are %v, want %v", p.lost, want)
+	if len(p.gone) != len(want) || len(want) > 0 && p.gone[0] != want[0] {
+		p.t.Errorf("gave way: %v, want %v", p.gone, want)
 	}
-	p.lost = nil
+	p.gone = nil
 }
 
 // TestHeldPlaceIsCounted holds places beside sources up to both bounds, and registers a source in a place that it has.
@@ -78,7 +78,7 @@ func TestHeldPlaceIsCounted(t *testing.T) {
 	p.refuses(err, ErrTooManySources)
 	p.refuses(p.register("more", "b", RegisterOptions{}), ErrTooManySources)
 	must.Succeed(t, p.register("one", "a", RegisterOptions{Place: one}))
-	p.wantLost("one") // to its own source
+	p.wantGone("one") // to its own source
 	one.Release()     // is the source's by now
 	p.refuses(p.register("another in its place", "b", RegisterOptions{Place: one}), ErrTooManySources)
 	static.Release()
@@ -104,15 +104,15 @@ func TestHeldPlaceGivesWay(t *testing.T) {
 	_, err := p.hold("forged too", "a", false, true)
 	p.refuses(err, ErrTooManySources)
 	must.Succeed(t, p.register("s", "a", RegisterOptions{}))
-	p.wantLost("newer")
+	p.wantGone("newer")
 	p.mustHold("an engine", "a", false, false)
-	p.wantLost("older")
+	p.wantGone("older")
 	p.mustHold("another engine", "a", false, false)
 	if all := p.c.Registrations(); len(all) != 1 || all[0].Instance != "s" {
 		t.Errorf("the sources are %v: the one that gives way is still there", all)
 	}
 	p.refuses(p.register("more", "a", RegisterOptions{}), ErrTooManySources)
-	p.wantLost()
+	p.wantGone()
 }
 
 // TestRecoveredSourceHasNoPlace registers what a snapshot named before: it needs a place as any other source does.

@@ -11,7 +11,7 @@ import (
 type Places struct {
 	mu      sync.Mutex
 	limits  Limits            // guarded by mu
-	refused map[string]uint64 // registrations, by reason; guarded by mu
+	refused map[string]uint64 // attempts, by reason; guarded by mu
 }
 
 // Room is what leaves room for fewer sources than limits.max_sources allows. The zero value is limits.max_sources itself.
@@ -37,7 +37,7 @@ func (p *Places) Bounds() (all, ofTenant int) {
 	return p.limits.MaxSources, p.limits.MaxTenantSources
 }
 
-// TooMany counts a registration for which there is no place, of its tenant or at all, and returns why. It is an
+// TooMany counts an attempt to register or to hold a place for which there is none, of its tenant or at all, and returns why. It is an
 // ErrTooManySources.
 func (p *Places) TooMany(ofTenant bool) error {
 	p.mu.Lock()
@@ -56,7 +56,7 @@ func (p *Places) TooMany(ofTenant bool) error {
 	return err
 }
 
-// Refused returns how many registrations there was no place for since the start, by reason.
+// Refused returns for how many attempts there was no place since the start, by reason.
 func (p *Places) Refused() map[string]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -56,8 +56,8 @@ func (o *RegisterOptions) isExempt() bool { return o.Static && !o.FromEngine }
 // equal fields is a success that changes nothing.
 //
 // Errors: *invalid.FieldError for bad input, *registration.ConflictError for a key taken by other
-// fields, *catalog.ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
-// Admit.
+// fields, *catalog.ProfileConflictError, ErrTooManySources, ErrTenantFull, which is one too,
+// ErrClosed, ErrPast, or that of Admit.
 func (c *Sources) Register(r registration.Registration, opts RegisterOptions) error {
 	if c.catalog.IsPast() {
 		return ErrPast
@@ -99,13 +99,13 @@ func (c *Sources) Canonical(r registration.Registration, anyEndpoint bool) (regi
 // permission.
 func (c *Sources) RegisterChecked(r registration.Registration, opts RegisterOptions) error {
 	for {
-		giver := c.Find(r.Key())
-		if giver != nil && !giver.recovered {
-			giver = nil
+		recovered := c.Find(r.Key())
+		if recovered != nil && !recovered.recovered {
+			recovered = nil
 		}
-		gone, claimed, err := claimFrom(c, giver, r, opts)
+		gone, claimed, err := claimFrom(c, recovered, r, opts)
 		if !claimed {
-			continue // another one gives now
+			continue // another one has the key now
 		}
 		for _, old := range gone {
 			c.retire(old)
@@ -117,16 +117,16 @@ func (c *Sources) RegisterChecked(r registration.Registration, opts RegisterOpti
 	}
 }
 
-// claimFrom claims a key while the recovered source that gives way, if there is one,
+// claimFrom claims a key while the recovered source that has it, if there is one,
 // stands still. It reports false if that is not the one under the key any more.
-func claimFrom(c *Sources, giver *Source, r registration.Registration, opts RegisterOptions) (gone []*Source, claimed bool, err error) {
-	if giver != nil {
-		giver.turn.Lock()
-		defer giver.turn.Unlock()
+func claimFrom(c *Sources, recovered *Source, r registration.Registration, opts RegisterOptions) (gone []*Source, claimed bool, err error) {
+	if recovered != nil {
+		recovered.turn.Lock()
+		defer recovered.turn.Unlock()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at := c.sources[r.Key()]; at != giver && (giver != nil || at != nil && at.recovered) {
+	if at := c.sources[r.Key()]; at != recovered && (recovered != nil || at != nil && at.recovered) {
 		return nil, false, nil
 	}
 	gone, err = c.claim(r.Key(), r, opts)
@@ -147,7 +147,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 		}
 	}
 	old := c.sources[key]
-	var from giver
+	var from givingWay
 	if old == nil || old.recovered { // which has no place
 		if from, err = findPlace(c, r.Tenant, &opts); err != nil {
 			return nil, err
@@ -171,7 +171,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 	if err := c.catalog.CheckProfile(r, memberOf(old)); err != nil {
 		return nil, err
 	}
-	gone = freePlace(c, from, key.String())
+	gone = giveWay(c, from, key.String())
 	if old != nil {
 		gone = append(gone, old)
 		if !old.recovered {
