@@ -81,7 +81,7 @@ var errNoFile = errors.New("it is no regular file")
 
 // closeAccessLog writes what waits, unless the disk hangs.
 func closeAccessLog(l *server.AccessLog, log zerolog.Logger) {
-	if !finishesWithin(time.Second, func() { l.Close() }) {
+	if !finishesBefore(time.After(time.Second), func() { l.Close() }) {
 		log.Warn().Msg("the access log was not written to its end")
 	}
 }

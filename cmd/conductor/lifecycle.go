@@ -24,6 +24,7 @@ type lifecycle struct {
 	ctx    context.Context // ends with a signal, and with the first failure
 	cancel context.CancelCauseFunc
 	log    zerolog.Logger
+	over   func(part) <-chan time.Time // says when the time of a part is over; by the clock, but for tests
 
 	mu    sync.Mutex
 	parts []part // oldest first; guarded by mu
@@ -41,7 +42,7 @@ const partTime = 5 * time.Second
 
 // newLifecycle returns a lifecycle that ends with ctx.
 func newLifecycle(ctx context.Context, log zerolog.Logger) *lifecycle {
-	l := &lifecycle{log: log}
+	l := &lifecycle{log: log, over: func(p part) <-chan time.Time { return time.After(p.within) }}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	return l
 }
@@ -96,25 +97,23 @@ func (l *lifecycle) end() {
 	l.parts = nil
 	l.mu.Unlock()
 	for _, p := range slices.Backward(parts) {
-		if !finishesWithin(p.within, p.end) {
+		if !finishesBefore(l.over(p), p.end) {
 			l.log.Warn().Dur("within", p.within).Msg(p.name + " did not stop in time")
 		}
 	}
 }
 
-// finishesWithin reports whether f returned in time.
-func finishesWithin(limit time.Duration, f func()) bool {
+// finishesBefore reports whether f returned before its time was over.
+func finishesBefore(over <-chan time.Time, f func()) bool {
 	done := make(chan struct{})
 	go func() {
 		f()
 		close(done)
 	}()
-	late := time.NewTimer(limit)
-	defer late.Stop()
 	select {
 	case <-done:
 		return true
-	case <-late.C:
+	case <-over:
 		return false
 	}
 }

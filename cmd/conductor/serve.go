@@ -107,8 +107,14 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 // passed to show, just before the servers run.
 func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger,
 	show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
+	return serveDuring(newLifecycle(ctx, log), loaded, load, show)
+}
+
+// serveDuring is serve with a lifecycle, which has the context and the log.
+func serveDuring(life *lifecycle, loaded *config.Loaded, load func() (*config.Loaded, error),
+	show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
 	s := &serving{
-		loaded: loaded, cfg: loaded.Config, stamp: stampOf(loaded.File), load: load, log: log, life: newLifecycle(ctx, log),
+		loaded: loaded, cfg: loaded.Config, stamp: stampOf(loaded.File), load: load, log: life.log, life: life,
 		gate: make(chan struct{}), recovered: make(chan struct{}), metrics: prometheus.NewRegistry(),
 	}
 	defer s.life.end()

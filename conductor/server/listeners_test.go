@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/proctest"
 )
 
 // TestLatePortKeepsItsAddress binds a late listener whose port the system chooses. Others know its
@@ -39,12 +41,13 @@ func TestLatePortKeepsItsAddress(t *testing.T) {
 			served := make(chan error, 1)
 			settled := make(chan struct{})
 			go func() { served <- s.Run(ctx, settled) }()
-			for open := true; open; { // until Run has closed the port
+			proctest.Eventually(t, "the port stays open", func() (string, bool) { // until Run has closed it
 				c, err := net.Dial("tcp", at)
-				if open = !errors.Is(err, syscall.ECONNREFUSED); err == nil {
+				if err == nil {
 					c.Close()
 				}
-			}
+				return fmt.Sprint(err), errors.Is(err, syscall.ECONNREFUSED)
+			})
 			if l, err := net.Listen("tcp", at); err == nil {
 				l.Close()
 				t.Error("another one gets the port")
