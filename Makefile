@@ -95,8 +95,8 @@ BEFORE ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null)
 way-back: export WAY_BACK_PROGRAM = $(CURDIR)/bin/before/conductor
 way-back: ## this build and that of BEFORE=commit, the last release unless set: each goes on with the snapshots and registrations that the other left, and both share a store
 	@before='$(BEFORE)'; test -n "$$before" || { echo "set BEFORE to the commit of the older build, such as BEFORE=HEAD^: there is no release yet"; exit 1; }; \
-	dir=$$(mktemp -d); trap 'git worktree remove --force "$$dir"' EXIT; \
-	git worktree add --quiet --detach "$$dir" "$$before"; \
+	dir=$$(mktemp -d); trap 'git worktree remove --force "$$dir" 2>/dev/null || rm -rf "$$dir"' EXIT; \
+	git worktree add --quiet --detach "$$dir" "$$before" && \
 	(cd "$$dir" && $(GOBUILD) -ldflags "-X main.version=$$before" -o '$(WAY_BACK_PROGRAM)' ./cmd/conductor)
 	$(GO) test -count=1 -v -timeout 30m -run '^TestWayBack' $(TESTFLAGS) ./cmd/conductor
 
