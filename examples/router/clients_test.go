@@ -185,7 +185,8 @@ func TestHungWorkerHoldsNoRequest(t *testing.T) {
 	front := httptest.NewServer(r)
 	defer front.Close()
 	for range 3 {
-		if status, routed, text := call(t, http.MethodPost, front.URL+"/v1/completions", `{"prompt":[1,2,3]}`); status != 200 || routed != "good/0" {
+		status, routed, text := call(t, http.MethodPost, front.URL+"/v1/completions", `{"prompt":[1,2,3]}`)
+		if status != http.StatusOK || routed != "good/0" {
 			t.Errorf("the request ends with %d from %q: %s", status, routed, text)
 		}
 		r.allHealthy(t, "a request")
