@@ -456,31 +456,6 @@ func TestRegisterDuringRecovery(t *testing.T) {
 	}
 }
 
-// TestUnregisteredDuringRecovery lets a source be unregistered while a replica starts, known there or not. No snapshot from before
-// brings it back, whichever place it is of, until a client registers it again.
-func TestUnregisteredDuringRecovery(t *testing.T) {
-	for _, lines := range [][]string{{"register one", "unregister one"}, {"unregister one"}} {
-		synctest.Test(t, func(t *testing.T) {
-			a := openReplica(t, new(streamtest.Network))
-			runAll(a, "register one", "register two", "store one path=a/b", "store two path=a")
-			b, open := newReplica(t, a.network)
-			recoverFrom(t, a.conductor, b.conductor, true, time.Minute)
-			runAll(b, lines...)
-			recoverFrom(t, a.conductor, b.conductor, true, time.Minute)
-			if all := b.conductor.Services(); len(all) != 1 || all[0].Instance != "two" {
-				t.Errorf("%q: %+v", lines, all)
-			}
-			b.run("register one")
-			recoverFrom(t, a.conductor, b.conductor, true, time.Minute)
-			open()
-			synctest.Wait()
-			if got := b.run("query path=a/b instance=one"); !strings.Contains(got, `"longest_matched":32`) {
-				t.Errorf("%q: registered again: %s", lines, got)
-			}
-		})
-	}
-}
-
 // TestRecoveredBehindGone holds that blocks follow each other in a replica too when a
 // block before them has left the peer.
 func TestRecoveredBehindGone(t *testing.T) {

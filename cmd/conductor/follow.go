@@ -85,6 +85,7 @@ func newTargets(cfg *config.Config, c *cluster.Asked, sockets *zmq.Sockets, allo
 	return discovery.New(discovery.Options{
 		Registry: c, Rules: allowed.currentRules, TokenFile: cfg.Discovery.TokenFile, Log: log,
 		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.currentRules(), endpoint) },
+		Removed: c.TargetRemoved,
 		Bounds:  c.SourceBounds,
 		TooMany: c.TooManySources, AskedAtOnce: roomOf(cfg.Limits).asked,
 		Learn: func(ctx context.Context, t *discovery.Target, r discovery.Rank, exempt bool) (int, error) {

@@ -65,6 +65,7 @@ func (a *Asked) Unregister(key registration.Key) (registration.Key, error) {
 	s, known := a.all[key]
 	delete(a.all, key)
 	if known && !s.followed {
+		a.conductor.Sources().Unregistered.AddElsewhere(key)
 		return key, nil
 	}
 	return a.conductor.Unregister(key)
@@ -93,6 +94,11 @@ func (a *Asked) ReportLearned(key registration.Key, text string) {
 	if !known || s.followed {
 		a.conductor.Sources().ReportLearned(key, text)
 	}
+}
+
+// TargetRemoved lets a recovery know that engines are not asked any more, or are again.
+func (a *Asked) TargetRemoved(name registration.Key, removed bool) {
+	a.conductor.Sources().Unregistered.SetTarget(name, removed)
 }
 
 // SourceBounds returns how many sources there may be, and how many that clients of one tenant

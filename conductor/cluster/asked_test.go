@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/registration"
@@ -58,6 +59,27 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 	}
 	if _, err := a.Unregister(r.Key()); err != nil || len(a.Sources()) != 0 {
 		t.Errorf("%v, %v", err, a.Sources())
+	}
+}
+
+// TestAskedTellsWhatIsUnregistered: no snapshot brings back a source of another replica's shard that its engine no longer names.
+func TestAskedTellsWhatIsUnregistered(t *testing.T) {
+	t.Parallel()
+	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Gate: make(chan struct{})})
+	defer c.Close()
+	shards := New(Config{Conductor: c, Group: membership.New(membership.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
+	a := NewAsked(c)
+	a.Share(shards)
+	r := registration.Registration{
+		Endpoint: "tcp://a:1", Type: registration.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16,
+	}
+	shards.chart.Store(&chart{rows: map[scope.Shard]*Row{{Tenant: "default", Model: "m"}: {Phase: Absent}}, known: true})
+	must.Succeed(t, a.Register(r, ingest.RegisterOptions{AnyEndpoint: true}))
+	_, err := a.Unregister(r.Key())
+	must.Succeed(t, err)
+	must.Succeed(t, c.Sources().Snapshots().Recover(0).Source(image.Source{Registration: r}))
+	if all := c.Services(); len(all) != 0 {
+		t.Errorf("a snapshot brings %s", all[0].Key())
 	}
 }
 

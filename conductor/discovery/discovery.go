@@ -83,8 +83,10 @@ type Options struct {
 	TooMany func(ofTenant bool) error
 	// AskedAtOnce is how many engines are asked at a time, and how many are refreshed besides; workers when 0.
 	AskedAtOnce int
-	Now         func() time.Time // time.Now when nil
-	Log         zerolog.Logger
+	// Removed, if set, hears that a target is removed, before its sources are, or that it is added, by its name.
+	Removed func(name registration.Key, removed bool)
+	Now     func() time.Time // time.Now when nil
+	Log     zerolog.Logger
 }
 
 // Manager follows targets.
@@ -169,6 +171,9 @@ func New(o Options) *Manager {
 	if o.Resolve == nil {
 		o.Resolve = resolveHost
 	}
+	if o.Removed == nil {
+		o.Removed = func(registration.Key, bool) {}
+	}
 	o.AskedAtOnce = cmp.Or(o.AskedAtOnce, workers)
 	m := &Manager{
 		opts: o, slots: make(chan struct{}, o.AskedAtOnce), refreshers: make(chan struct{}, o.AskedAtOnce),
@@ -219,6 +224,7 @@ func (m *Manager) addTarget(t Target, replace bool, begin func(*target)) error {
 	}
 	m.targets[t.Name()] = n
 	m.changes.Note(t.Name())
+	m.opts.Removed(t.Name(), false)
 	m.tasks.Go(func() { m.updateTarget(n) })
 	return nil
 }
@@ -235,6 +241,7 @@ func (m *Manager) Remove(n registration.Key) bool {
 	}
 	delete(m.targets, n)
 	m.changes.Note(n)
+	m.opts.Removed(n, true)
 	m.endTarget(t)
 	return true
 }

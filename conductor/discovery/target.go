@@ -38,7 +38,7 @@ func (t *Target) host() string {
 }
 
 // AllRanks is the rank in the name of a target with a URL, whose engine tells its ranks.
-const AllRanks = -1
+const AllRanks = registration.AllRanks
 
 // Name returns what identifies the target. It is not Key, that of a source: a target with a URL has many.
 func (t *Target) Name() registration.Key {

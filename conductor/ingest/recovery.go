@@ -38,7 +38,7 @@ const reasonNotRegistered = "not_registered"
 // its first step once the gate is open and the recovery that owns it has ended. So a mark is
 // never set, and no block comes back, while the stream of the source runs. Once the gate is open,
 // a recovery finds sources without a registration alone. A source that is registered before Done
-// takes nothing over, and begins with what its publisher replays.
+// takes nothing over, and begins with what its publisher replays. So does one that the recovery has found unregistered.
 type Recovery struct {
 	c       *Sources
 	owned   map[*catalog.Member]*Source // claimed and not released; guarded by Sources.mu
@@ -515,12 +515,12 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*Source, e
 	if c.closed {
 		return nil, ErrClosed
 	}
-	s := c.sources[key]
-	if s == nil && !exact && reg.Endpoint == "" {
+	s, gone := c.sources[key], c.Unregistered.find(key)
+	if s == nil && !exact && reg.Endpoint == "" && gone != own {
 		s = c.sources.sameInstance(&reg)
 	}
 	switch {
-	case s == nil && c.parted[key] && c.Recovering():
+	case s == nil && gone != 0: // its mark is passed over, so it takes nothing later either
 	case s == nil:
 		if most := c.limits.Load().MaxSources; most > 0 && c.recovered >= most {
 			return nil, fmt.Errorf("it has blocks of more than %d sources that are not registered here: limits.max_sources allows no more",

@@ -186,7 +186,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 		c.removeSource(old)
 	}
 	c.sources[key] = s
-	delete(c.parted, key)
+	c.Unregistered.remove(key)
 	c.catalog.Replace(memberOf(old), s.Member) // at once, so that queries see the instance all the time
 	observeEndpoint(c, s)
 	c.watching.Do(func() { go c.watch() })
@@ -203,24 +203,7 @@ func (c *Sources) Unregister(key registration.Key) (registration.Key, error) {
 	if c.catalog.IsPast() {
 		return key, ErrPast
 	}
-	noteParted(c, key)
 	return c.UnregisterIf(key, nil)
-}
-
-// noteParted notes that a key was unregistered, known or not, until it is registered again or the gate is open: a snapshot
-// from before may still have its source. There are no more notes than there may be sources.
-func noteParted(c *Sources, key registration.Key) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	most := c.limits.Load().MaxSources
-	switch {
-	case !c.Recovering():
-		c.parted = nil
-	case c.parted == nil:
-		c.parted = map[registration.Key]bool{key: true}
-	case most == 0 || len(c.parted) < most:
-		c.parted[key] = true
-	}
 }
 
 // UnregisterIf unregisters a complete key if it still belongs to meant; a nil meant is any source.
@@ -228,6 +211,9 @@ func (c *Sources) UnregisterIf(key registration.Key, meant *Source) (registratio
 	c.mu.Lock()
 	s, ok := c.sources[key]
 	ok = ok && (meant == nil || s == meant)
+	if meant == nil {
+		c.Unregistered.add(key, standingOf(s))
+	}
 	if ok {
 		delete(c.sources, key)
 		c.removeSource(s)

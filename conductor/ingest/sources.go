@@ -52,11 +52,13 @@ type Limits struct {
 // hands on what one of them finds out about others.
 type Sources struct {
 	shared
-	Places   Places
-	pushes   *Pushes // of those whose publisher calls us
-	open     FeedFunc
-	copying  sync.Mutex  // held while a snapshot copies blocks; taken before any turn
-	unscoped atomic.Bool // blocks came from a peer that tells no marks
+	Places Places
+	// Unregistered has what a recovery leaves out.
+	Unregistered unregistrations
+	pushes       *Pushes // of those whose publisher calls us
+	open         FeedFunc
+	copying      sync.Mutex  // held while a snapshot copies blocks; taken before any turn
+	unscoped     atomic.Bool // blocks came from a peer that tells no marks
 
 	mu        sync.RWMutex
 	sources   sourcesByKey                         // guarded by mu
@@ -65,7 +67,6 @@ type Sources struct {
 	recovered int                                  // of sources, those without a registration; guarded by mu
 	leaving   map[*Source]bool                     // removed, and not yet retired; guarded by mu
 	held      map[*Place]bool                      // guarded by mu
-	parted    map[registration.Key]bool            // unregistered while the gate is closed; guarded by mu
 	groups    fleetGroups                          // for metrics; guarded by mu
 	closed    bool                                 // guarded by mu
 
@@ -199,6 +200,7 @@ func New(catalog *catalog.Catalog, opts Options) *Sources {
 	}
 	c.opts, c.catalog, c.scheme, c.now, c.log = opts, catalog, catalog.IndexOptions().Scheme, opts.Now, opts.Log
 	c.limits.Store(new(Limits))
+	c.Unregistered.shared, c.Unregistered.stop = &c.shared, c.stopWatch
 	c.pushes = &Pushes{
 		now: opts.Now, staleAfter: opts.Stream.StaleAfter, decode: opts.Stream.Decode, most: cmp.Or(opts.PoolBytes, pool.DefaultLimit),
 	}

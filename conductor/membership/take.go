@@ -105,6 +105,9 @@ func (g *Registry) takeEntry(n Name, givesWay bool, why error) error {
 		g.mu.Lock()
 		delete(g.configured, n) // a client has unregistered it
 		g.mu.Unlock()
+		if !e.Unheard { // else it may be a name that no source ever had
+			noteGone(g, n)
+		}
 		g.unfollow(n)
 	default:
 		s := e.source()
@@ -149,6 +152,15 @@ func (g *Registry) takeEntry(n Name, givesWay bool, why error) error {
 	}
 	e.done, e.why, e.elsewhere = asked == g.asked, err, elsewhere // other entries may be wanted since
 	return err
+}
+
+// noteGone lets a recovery of this replica know that an entry was unregistered, whether or not it has followed it.
+func noteGone(g *Registry, n Name) {
+	if n.Asked {
+		g.cfg.Conductor.Sources().Unregistered.SetTarget(n.Key, true)
+	} else {
+		g.cfg.Conductor.Sources().Unregistered.AddElsewhere(n.Key)
+	}
 }
 
 // unfollow stops following a source, or asking an engine. It is no error if neither is done.

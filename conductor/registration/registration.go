@@ -29,6 +29,9 @@ type Key struct {
 	Rank     int
 }
 
+// AllRanks is the rank in the name of engines that tell their ranks when they are asked. No source has it.
+const AllRanks = -1
+
 // String returns instance|tenant|rank, the form clients see.
 func (k Key) String() string { return k.Instance + "|" + k.Tenant + "|" + strconv.Itoa(k.Rank) }
 

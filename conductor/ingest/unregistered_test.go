@@ -1,0 +1,76 @@
+package ingest
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/conductor/registration"
+)
+
+// What was unregistered is noted while the gate is closed, and forgotten once it is open.
+func TestUnregisteredIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		c := newServer(serverOptions{Log: zerolog.Nop(), Gate: gate})
+		defer c.Close()
+		key := registration.Key{Instance: "e", Tenant: "default"}
+		c.Unregister(key)
+		c.sources.Unregistered.SetTarget(registration.Key{Instance: "f", Tenant: "default", Rank: registration.AllRanks}, true)
+		u := &c.sources.Unregistered
+		if u.find(key) != stranger || len(u.targets) != 1 {
+			t.Errorf("%v, %v", u.keys, u.targets)
+		}
+		close(gate)
+		if u.find(key) != 0 {
+			t.Error("it counts while the gate is open")
+		}
+		synctest.Wait()
+		c.Unregister(key)
+		c.sources.Unregistered.SetTarget(key, true)
+		if len(u.keys)+len(u.targets)+len(u.strangers) != 0 {
+			t.Errorf("%v, %v, %v are kept", u.keys, u.targets, u.strangers)
+		}
+	})
+}
+
+// Strangers are bounded, and each tenant leaves room for others. What is registered again gives its room back, and what was
+// known here needs none.
+func TestStrangersAreBounded(t *testing.T) {
+	c := newServer(serverOptions{Log: zerolog.Nop(), Gate: make(chan struct{})})
+	defer c.Close()
+	u := &c.sources.Unregistered
+	of := func(tenant string, n int) registration.Key {
+		return registration.Key{Instance: fmt.Sprint(n), Tenant: tenant}
+	}
+	fill := func(tenant string, l Limits, want int) {
+		t.Helper()
+		c.sources.Tune(l)
+		for n := range 100 {
+			u.add(of(tenant, n), stranger)
+		}
+		if got := u.strangers[tenant]; got != want {
+			t.Errorf("tenant %s has %d, want %d", tenant, got, want)
+		}
+	}
+	l := Limits{MaxSources: 16}
+	fill("a", l, 8)
+	fill("b", l, 4)
+	fill("c", l, 2)
+	if u.add(of("a", 0), own); u.strangers["a"] != 7 || u.find(of("a", 0)) != own {
+		t.Errorf("%v, %v", u.strangers, u.find(of("a", 0)))
+	}
+	u.add(of("a", 0), stranger) // once more
+	for n := range 100 {
+		u.add(of("a", n), known)
+		u.remove(of("b", n))
+	}
+	if len(u.keys) != 102 || u.total != 2 || len(u.strangers) != 1 || u.find(of("a", 0)) != own || u.find(of("b", 0)) != 0 {
+		t.Errorf("%d keys, %d strangers, %v", len(u.keys), u.total, u.strangers)
+	}
+	fill("d", Limits{MaxSources: 16, MaxTenantSources: 3}, 3)
+	fill("e", Limits{}, 100)
+	fill("f", Limits{MaxTenantSources: 5}, 5)
+}
