@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"slices"
 	"time"
 
 	"example.com/conductor/events"
@@ -153,6 +154,11 @@ func (e *evidence) keepLive(it queuedBatch) {
 		e.kept[0] = queuedBatch{}
 		e.kept = e.kept[1:]
 	}
+}
+
+// hasKept reports whether a live batch with a number is kept.
+func (e *evidence) hasKept(seq uint64) bool {
+	return slices.ContainsFunc(e.kept, func(it queuedBatch) bool { return it.seq == seq })
 }
 
 // match notes that the service and a live batch agree, and with them all that the service told.

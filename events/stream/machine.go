@@ -349,7 +349,8 @@ func (m *machine) acceptLive(it queuedBatch, now time.Time) {
 	}
 	if old || held != nil || m.consumed.isForeign(&it) {
 		// Live numbers that ascend contradict only what a replay told. One that the replay passed over shows that its last one was odd.
-		byReplay := it.seq >= before && (m.evidence.toldByReplayOnly || held != nil && held.replayed)
+		byReplay := it.seq >= before && (held == nil && m.evidence.toldByReplayOnly || held != nil && held.replayed) &&
+			!m.evidence.hasKept(it.seq)
 		if byReplay && !remembered {
 			m.counts.dropped[events.OddNumber]++
 		}
