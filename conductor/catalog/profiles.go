@@ -29,7 +29,7 @@ func describeDifference(field, have, got string) string {
 	if registration.IsSecret(field) {
 		return "another " + field
 	}
-	return fmt.Sprintf("%s is %q there, got %q", field, have, got)
+	return fmt.Sprintf("%s is %q there, %q here", field, have, got)
 }
 
 // CheckProfile refuses a profile that an engine registered for the same context
