@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -211,13 +212,13 @@ func TestReplacedBehindOneAddress(t *testing.T) {
 // lateReply delays requests for a replay. One of them fails.
 type lateReply struct {
 	*streamtest.Publisher
-	requests *int
-	fails    int // the number of that request, from 1
+	requests *atomic.Int32
+	fails    int32 // the number of that request, from 1
 }
 
 func (l lateReply) Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error) {
 	time.Sleep(time.Second)
-	if *l.requests++; *l.requests == l.fails {
+	if l.requests.Add(1) == l.fails {
 		return nil, errors.New("refused")
 	}
 	return l.Publisher.Replay(ctx, endpoint, from)
@@ -228,10 +229,10 @@ func (l lateReply) Replay(ctx context.Context, endpoint string, from uint64) (Su
 func TestLateDigestIsNotForeign(t *testing.T) {
 	type relay struct {
 		id    events.PublisherID
-		fails int
+		fails int32
 	}
 	all := make(map[string]relay)
-	for fails := range 7 {
+	for fails := range int32(7) {
 		all[fmt.Sprintf("without ids, request %d fails", fails)] = relay{fails: fails}
 		all[fmt.Sprintf("with ids, request %d fails", fails)] = relay{events.PublisherID{1}, fails}
 	}
@@ -247,7 +248,7 @@ func TestLateDigestIsNotForeign(t *testing.T) {
 					return r
 				}
 				p.Publish("0")
-				s, c := open(t, p, func(cfg *Config) { cfg.Transport, cfg.Decode = lateReply{p, new(int), r.fails}, decodeKey })
+				s, c := open(t, p, func(cfg *Config) { cfg.Transport, cfg.Decode = lateReply{p, new(atomic.Int32), r.fails}, decodeKey })
 				time.Sleep(2 * time.Second)
 				for range 2 { // holes, as the relay leaves for a follower that is behind its memory
 					publishSlowly(p, "", 2)
