@@ -83,7 +83,7 @@ func requireFailure(t *testing.T, p *process, why string) {
 	}
 }
 
-// hangingLog is a log that hangs at a line, as a pipe does that nobody reads.
+// hangingLog is a log that hangs at a line, like a full pipe.
 type hangingLog struct {
 	at            string
 	reached, free chan struct{}

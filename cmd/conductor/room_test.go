@@ -187,6 +187,6 @@ func TestFewOpenFilesForAsking(t *testing.T) {
 	_, number, _ := strings.Cut(text, "\nprocess_open_fds ")
 	number, _, _ = strings.Cut(number, "\n")
 	if open, err := strconv.Atoi(number); err != nil || open > 64-22 {
-		t.Errorf("%q files are open, of which 22 are for clients: %v", number, err)
+		t.Errorf("%q files are open, 22 of them for clients: %v", number, err)
 	}
 }

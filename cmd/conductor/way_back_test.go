@@ -57,7 +57,7 @@ func newTwoWayEngine(t *testing.T, number int, fill func(*kv.Registration)) *two
 	return e
 }
 
-// work stores two blocks, and the second one of them once more, which it then removes once. What is left shows how the server
+// work stores two blocks. It stores the second of them once more, and then removes it once. What is left shows how the server
 // counts copies.
 func (e *twoWayEngine) work() {
 	e.t.Helper()
@@ -105,7 +105,7 @@ func (f *twoWayFleet) unregister(p *process, e *twoWayEngine) {
 }
 
 // behind returns in words how what a server says of its sources differs from the truth, "" if it does not: which there are,
-// all that was told of each, and that all batches are applied. It returns the engines of which batches lack.
+// all that was told of each, and that all batches are applied. It returns the engines whose batches are not all applied.
 func (f *twoWayFleet) behind(p *process) (said string, late []*twoWayEngine) {
 	rows, err := f.client(p).Services(f.t.Context())
 	must.Succeed(f.t, err)
@@ -186,7 +186,7 @@ func (f *twoWayFleet) answers(when string, p *process) {
 const unusable = "a snapshot cannot be used"
 
 // TestWayBackAndForth lets two builds take over from each other with one snapshot.dir, and registrations that both know: each
-// has what the other left, the blocks too, of which the engines replay none.
+// has what the other left. That includes the blocks, which the engines do not replay.
 func TestWayBackAndForth(t *testing.T) {
 	t.Parallel()
 	before := programBefore(t)
@@ -221,7 +221,7 @@ func TestWayBackAndForth(t *testing.T) {
 	}
 }
 
-// TestWayBackOfNewFields goes back with registrations of which programs from before format version 3 would lose a part. The older
+// TestWayBackOfNewFields goes back with registrations that programs from before format version 3 would keep in part only. The older
 // build has all of them, or refuses by the name of the version what it finds. The newer one has everything when it is
 // started again.
 func TestWayBackOfNewFields(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// placed is Sources without connections, and what is held and has given way there.
+// placed is Sources without connections. It also has the places that a test holds there, and those that gave way.
 type placed struct {
 	t    *testing.T
 	c    *server

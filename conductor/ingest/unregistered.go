@@ -11,7 +11,8 @@ import (
 // than that, so a recovery brings nothing of it back. They are forgotten once the gate is open.
 //
 // What was registered here, or what the store tells of, is always noted. A client may unregister any other name too, known to
-// other replicas or made up, so there is a bound for those, and no tenant gets more than half of what is left.
+// other replicas or made up, so those are bounded: a tenant may note one more while it has
+// noted fewer than are still free.
 //
 // Its methods are safe for concurrent use; its lock is taken last.
 type unregistrations struct {

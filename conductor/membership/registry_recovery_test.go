@@ -37,7 +37,7 @@ func TestRegistryTellsARecovery(t *testing.T) {
 	a.registry.cfg.Targets.Remove(asked.Name().Key)
 	a.registry.Unregistered(asked.Name())
 	if _, err := a.clients.Unregister(registration.Key{Instance: "made-up"}); err == nil {
-		t.Error("a name that nobody knows is unregistered")
+		t.Error("a name without a source is noted as unregistered")
 	}
 	beat(a, b)
 	taken := b.conductor.Sources().Snapshots().Recover(0)

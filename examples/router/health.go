@@ -93,7 +93,7 @@ func (r *Router) CheckHealth(ctx context.Context, every time.Duration) {
 	checks.Wait()
 }
 
-// checkAside asks a worker that failed a request whether it is healthy, unless somebody does already.
+// checkAside asks a worker that failed a request whether it is healthy, unless such a check is under way.
 func (r *Router) checkAside(worker int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
