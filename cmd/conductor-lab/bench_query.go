@@ -56,6 +56,7 @@ Allocations and processor time are the server's, over the measured window.`,
 	f.Float64Var(&c.Share, "load", 0,
 		"ask again at this part of the rate that was reached, each request at its time, and count latencies from then on")
 	f.IntVar(&c.Batches, "batches", 0, "batches that other processes publish a second while it is measured")
+	f.IntVar(&c.Changes, "changes", 0, "registrations and unregistrations a second while it is measured, with snapshot.dir")
 	f.BoolVar(&c.Snapshot, "snapshot", false, "with --load: let the server write snapshots meanwhile")
 	f.StringVar(&c.Trace, "trace", "", "with --load: write an execution trace of the server, of some seconds, to this `file`")
 	f.Float64Var(&c.Traces, "traces", 0, "part of the queries that are traced; this process is the collector")

@@ -65,6 +65,9 @@ func TestBenchQuery(t *testing.T) {
 		"64"); got["expected"].(map[string]any)["bytes"].(float64) <= 0 {
 		t.Errorf("got %v", got)
 	}
+	if got := f("--changes", "1000"); got["changes_per_sec"].(float64) <= 0 {
+		t.Errorf("got %v", got)
+	}
 	f("--codec", "msgpack-array", "--hit", "1")
 	if got := f("--http2", "--baseline", "--reading"); got["http2"] != true || got["baseline"] == nil || got["reading"] == nil {
 		t.Errorf("got %v", got)

@@ -89,6 +89,8 @@ type Config struct {
 	Share float64
 	// Batches are published a second while it is measured.
 	Batches int
+	// Changes are registrations and unregistrations a second while it is measured. The server writes them to its disk.
+	Changes int
 	// Snapshot lets the server write snapshots during the window of Share, two or more.
 	Snapshot bool
 	// Trace is a file for an execution trace of the server over a part of the window of Share; "" for none.
@@ -150,6 +152,8 @@ func (c *Config) checkConfig() error {
 		return errors.New("snapshot and trace are about the window of load, which is 0")
 	case c.Batches < 0:
 		return fmt.Errorf("batches is %d, must not be negative", c.Batches)
+	case c.Changes < 0 || c.Changes > 10_000:
+		return fmt.Errorf("changes is %d, must be from 0 to 10000", c.Changes)
 	case c.Connections < 1:
 		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)
 	case c.Duration <= 0:

@@ -71,6 +71,8 @@ func TestConfigCheck(t *testing.T) {
 	f("load is measured over HTTP/1.1", func(c *Config) { c.Share, c.HTTP2 = 0.5, true })
 	f("snapshot", func(c *Config) { c.Snapshot = true })
 	f("batches is -1", func(c *Config) { c.Batches = -1 })
+	f("changes is -1", func(c *Config) { c.Changes = -1 })
+	f("changes is 10001", func(c *Config) { c.Changes = 10_001 })
 	f("reports is -1", func(c *Config) { c.Reports = -1 })
 	f("new tokens is 7, must be from 8 to ", func(c *Config) { c.Reports, c.NewTokens = 1, 7 })
 	most := 8 * mostNewBlocks // 8 tokens a block

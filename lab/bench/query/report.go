@@ -50,6 +50,8 @@ type Report struct {
 	Expected *Expected `json:"expected,omitempty"` // of Config.Reports
 	Paced    *Paced    `json:"paced,omitempty"`    // of Config.Share
 
+	Changes float64 `json:"changes_per_sec,omitempty"` // of registrations, that the server made while it was asked
+
 	Tokens      int     `json:"tokens"`
 	BlockSize   int     `json:"block_size"`
 	Codec       string  `json:"codec"`
@@ -140,6 +142,9 @@ func (r *Report) Table(w io.Writer) {
 			"p50), most %.0f µs, the client itself late by %.0f µs at p99.9, server %.1f µs a request; snapshots written: %d, the last "+
 			"in %.2f s, with a pause of %.1f ms\n",
 			p.Rate, p.Batches, p.P50, p.P99, p.P999, p.Tail, p.Max, p.Late, p.ServerCPU, p.Snapshots, p.Write, 1e3*p.Pause)
+	}
+	if r.Changes > 0 {
+		fmt.Fprintf(w, "meanwhile %.0f changes of registrations a second\n", r.Changes)
 	}
 	if e := r.Expected; e != nil {
 		fmt.Fprintf(w, "%d reports with %d tokens of their own in %.1f s: %.1f MB by the server's account, %.1f MB more resident memory, "+

@@ -103,8 +103,15 @@ func measureAll(ctx context.Context, c *Config) (*Report, error) {
 		}
 		defer s.churn.sendOrder(orderSilence)
 	}
+	if c.Changes > 0 {
+		if s.changes, err = s.startChanges(ctx, c.Changes, c.BlockSize); err != nil {
+			return nil, err
+		}
+		defer s.changes.stop()
+	}
 	warm := min(c.Duration/4, time.Second)
 	var profiled func() error // waits for the profile of the turn
+	begun := time.Now()
 	for turn := range turns {
 		for _, side := range sides {
 			c.Progress.Say("asking %s, turn %d of %d, %v", side.name, turn+1, turns, c.Duration/time.Duration(turns))
@@ -128,6 +135,13 @@ func measureAll(ctx context.Context, c *Config) (*Report, error) {
 		if r.Paced, err = s.askAtRate(ctx, c, sides[0].client, c.Share*r.RequestsPerSec); err != nil {
 			return nil, err
 		}
+	}
+	if s.changes != nil {
+		took := time.Since(begun)
+		if err := s.changes.stop(); err != nil {
+			return nil, fmt.Errorf("the changes ended: %w", err)
+		}
+		r.Changes = float64(s.changes.made.Load()) / took.Seconds()
 	}
 	if c.Other != "" {
 		r.OtherRatio, r.OtherCPURatio = r.RequestsPerSec/r.Other.RequestsPerSec, r.Other.ServerCPU/r.ServerCPU

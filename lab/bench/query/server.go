@@ -34,6 +34,7 @@ type served struct {
 	clients                  int    // cores of the client
 
 	churn   *churning // nil if nothing is published while it is measured
+	changes *changing // nil if no registration changes while it is measured
 	silence func()    // closes the publishers
 }
 
@@ -110,9 +111,12 @@ func (c *Config) settingsFile(dir string, addresses [2]string) []byte {
 	fmt.Fprintf(&b, "listeners: [{address: %q, dialect: %s}, {address: %q, dialect: %s}]\n", addresses[0], config.Conductor, addresses[1],
 		config.GRPC)
 	fmt.Fprintf(&b, "log: {level: error, slow_query: %s}\nshutdown: {drain: 0s}\n", c.Slow)
-	fmt.Fprintf(&b, "limits: {max_sources: %d}\n", max(config.Default().Limits.MaxSources, c.Workers))
-	if c.Snapshot {
+	fmt.Fprintf(&b, "limits: {max_sources: %d}\n", max(config.Default().Limits.MaxSources, c.Workers+1))
+	switch {
+	case c.Snapshot:
 		fmt.Fprintf(&b, "snapshot: {dir: %q, interval: %s}\n", dir, c.Duration/3)
+	case c.Changes > 0:
+		fmt.Fprintf(&b, "snapshot: {dir: %q}\n", dir)
 	}
 	if c.Traces > 0 {
 		fmt.Fprintf(&b, "tracing: {endpoint: %q, sample: %g}\n", c.Collector, c.Traces)
@@ -130,15 +134,20 @@ func (s *served) stopServer() {
 
 // followEngine implements follower.
 func (s *served) followEngine(endpoint, instance string, blockSize int) error {
+	return s.changeSource(context.Background(), "/register", endpoint, instance, blockSize, 0)
+}
+
+// changeSource registers or unregisters a rank of an instance, as path says.
+func (s *served) changeSource(ctx context.Context, path, endpoint, instance string, blockSize, rank int) error {
 	body, err := json.Marshal(map[string]any{
-		"endpoint": endpoint, "type": "vLLM", "modelname": model, "instance_id": instance, "block_size": blockSize, "dp_rank": 0,
+		"endpoint": endpoint, "type": "vLLM", "modelname": model, "instance_id": instance, "block_size": blockSize, "dp_rank": rank,
 	})
 	if err != nil {
 		return err
 	}
-	status, text, err := ask.Do(context.Background(), http.DefaultClient, http.MethodPost, s.URL+"/register", body)
+	status, text, err := ask.Do(ctx, http.DefaultClient, http.MethodPost, s.URL+path, body)
 	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("/register answers %d: %s", status, text)
+		err = fmt.Errorf("%s answers %d: %s", path, status, text)
 	}
 	return err
 }
