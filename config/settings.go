@@ -362,9 +362,9 @@ type Limits struct {
 	// Default: longer than a burst; after that a router does better without an answer
 	QueryWait time.Duration `yaml:"query_wait" default:"100ms" flag:"query-wait" reload:"yes"`
 
-	// sources, configured and registered together, with engines whose first events have to tell the block size; more
-	// registrations are 503. Raise it for a larger fleet; each source costs two sockets. Where open files or memory
-	// are not enough for so many, fewer are allowed, and the log says at the start how many
+	// sources, configured and registered together; more registrations are 503. An engine that has not told its block
+	// size counts as one until its first events tell it. Raise it for a larger fleet; each source costs two sockets.
+	// Where open files or memory are not enough for so many, fewer are allowed, and the log says at the start how many
 	//
 	// Default: 1,250 nodes of eight ranks
 	MaxSources int `yaml:"max_sources" default:"10000" min:"1" flag:"max-sources" reload:"yes"`

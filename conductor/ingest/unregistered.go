@@ -10,9 +10,9 @@ import (
 // unregistrations are what was unregistered while the gate is closed, and not registered again. A snapshot may be older
 // than that, so a recovery brings nothing of it back. They are forgotten once the gate is open.
 //
-// What was registered here, or what the store tells of, is always noted. A client may unregister any other name too, known to
-// other replicas or made up, so those are bounded: a tenant may note one more while it has
-// noted fewer than are still free.
+// What was registered here, or what the store tells of, is always noted. A client may unregister any other name too, one that
+// other replicas know or one that it made up. There is a bound on those: a tenant may note one more as long as it has fewer
+// notes than there are places left.
 //
 // Its methods are safe for concurrent use; its lock is taken last.
 type unregistrations struct {

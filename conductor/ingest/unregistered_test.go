@@ -36,8 +36,8 @@ func TestUnregisteredIsForgotten(t *testing.T) {
 	})
 }
 
-// Strangers are bounded, and each tenant leaves room for others. What is registered again gives its room back, and what was
-// known here needs none.
+// There is a bound on the names that no source here had, and each tenant leaves room for others. A name that is registered again
+// gives its room back, and a name that a source had needs none.
 func TestStrangersAreBounded(t *testing.T) {
 	c := newServer(serverOptions{Log: zerolog.Nop(), Gate: make(chan struct{})})
 	defer c.Close()
