@@ -19,8 +19,9 @@ const ReasonForeign = "foreign_replay"
 //	live batch ---- the service has its bytes ----> matched: what replays tell is believed, until the connection ends
 //	         |
 //	         +--- it has other bytes, or told batches and has none from that number on, or is ahead for too long:
-//	              ask again      twice: foreign, what replays alone told goes, live batches stay. A verdict by batches of the
-//	                             history is checked at once by one more proof, and each by one after a reconnect.
+//	              ask again      twice: foreign, what replays alone told goes, live batches stay. If it was batches of the
+//	                             history that contradicted, the service is asked once more at once. Every foreign
+//	                             service is asked again after a reconnect.
 //
 //	toldByReplayOnly  seenElsewhere  serviceMatched   what was applied in this epoch
 //	       no              no              no         nothing
@@ -156,8 +157,8 @@ func (e *evidence) keepLive(it queuedBatch) {
 	}
 }
 
-// hasKept reports whether a live batch with a number is kept.
-func (e *evidence) hasKept(seq uint64) bool {
+// keepsLiveNumber reports whether a live batch with a number is kept.
+func (e *evidence) keepsLiveNumber(seq uint64) bool {
 	return slices.ContainsFunc(e.kept, func(it queuedBatch) bool { return it.seq == seq })
 }
 

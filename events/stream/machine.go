@@ -348,9 +348,10 @@ func (m *machine) acceptLive(it queuedBatch, now time.Time) {
 		return
 	}
 	if old || held != nil || m.consumed.isForeign(&it) {
-		// Live numbers that ascend contradict only what a replay told. One that the replay passed over shows that its last one was odd.
+		// If live numbers ascend, only a replayed batch can be wrong. A live number that the replay skipped shows that the
+		// replay's last number was bogus.
 		byReplay := it.seq >= before && (held == nil && m.evidence.toldByReplayOnly || held != nil && held.replayed) &&
-			!m.evidence.hasKept(it.seq)
+			!m.evidence.keepsLiveNumber(it.seq)
 		if byReplay && !remembered {
 			m.counts.dropped[events.OddNumber]++
 		}
