@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,11 +54,21 @@ func sendText(t *testing.T, front *httptest.Server, text string) int {
 
 func (r *Router) allHealthy(t *testing.T, after string) {
 	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for worker := range r.Workers {
-		if !r.mayChoose(worker) || r.down != nil && r.down[worker] {
+		if r.down != nil && r.down[worker] {
 			t.Errorf("after %s %s counts as down", after, r.Workers[worker])
 		}
 	}
+}
+
+// allStayHealthy lets the requests and the checks that they caused end before it looks.
+func (r *Router) allStayHealthy(t *testing.T, front *httptest.Server, after string) {
+	t.Helper()
+	front.Close() // waits for the handlers
+	r.Wait()
+	r.allHealthy(t, after)
 }
 
 // TestClientsCostNoWorker holds that nothing that a client sends counts against a worker.
@@ -102,7 +113,7 @@ func TestClientsCostNoWorker(t *testing.T) {
 			if status, _, text := call(t, http.MethodPost, front.URL, prompt); status != 200 {
 				t.Errorf("the next client gets %d %s", status, text)
 			}
-			r.allHealthy(t, name)
+			r.allStayHealthy(t, front, name)
 		})
 	}
 }
@@ -135,8 +146,7 @@ func TestClientLeaves(t *testing.T) {
 		}
 		<-left
 	}
-	front.Close() // waits for the handlers
-	r.allHealthy(t, "clients that left")
+	r.allStayHealthy(t, front, "clients that left")
 }
 
 // TestBodiesAreBounded holds that a body is bounded in bytes and time, and all bodies together in bytes.
@@ -158,17 +168,17 @@ func TestBodiesAreBounded(t *testing.T) {
 	if status, _, _ := call(t, http.MethodPost, front.URL, `{"prompt":[1]}`); status != 200 {
 		t.Errorf("the next client gets %d", status)
 	}
-	front.Close()
+	r.allStayHealthy(t, front, "bodies that were refused")
 	if n := r.bodies.Load(); n != 0 {
 		t.Errorf("%d bytes are still counted", n)
 	}
-	r.allHealthy(t, "bodies that were refused")
 }
 
 // TestHungWorkerHoldsNoRequest has a worker that fails requests, and whose check does not end before they have all been answered. The
 // other one answers them. A worker that turns out to be healthy does not count as down at any time.
 func TestHungWorkerHoldsNoRequest(t *testing.T) {
 	served, checks := make(chan bool), new(atomic.Int32)
+	endChecks := sync.OnceFunc(func() { close(served) })
 	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/health" {
 			checks.Add(1)
@@ -180,10 +190,12 @@ func TestHungWorkerHoldsNoRequest(t *testing.T) {
 	defer busy.Close()
 	good := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer good.Close()
-	r := &Router{Workers: []Worker{workerAt(t, "busy", 0, busy), workerAt(t, "good", 0, good)}, Patience: time.Minute}
+	r := &Router{Workers: []Worker{workerAt(t, "busy", 0, busy), workerAt(t, "good", 0, good)}, Patience: time.Minute,
+		HealthTimeout: time.Hour}
 	r.Conductor = conductor(t, map[string]reach{"busy/0": {3, 3, 3, 3}, "good/0": {}})
 	front := httptest.NewServer(r)
 	defer front.Close()
+	defer endChecks() // the worker waits for it
 	for range 3 {
 		status, routed, text := call(t, http.MethodPost, front.URL+"/v1/completions", `{"prompt":[1,2,3]}`)
 		if status != http.StatusOK || routed != "good/0" {
@@ -191,9 +203,8 @@ func TestHungWorkerHoldsNoRequest(t *testing.T) {
 		}
 		r.allHealthy(t, "a request")
 	}
-	close(served)
-	r.Wait()
-	if r.allHealthy(t, "its check"); checks.Load() != 1 {
+	endChecks()
+	if r.allStayHealthy(t, front, "its check"); checks.Load() != 1 {
 		t.Errorf("%d checks of one worker at once", checks.Load())
 	}
 }

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log"
@@ -49,8 +50,8 @@ func (r *Router) healthy(worker int) bool {
 	return true
 }
 
-// candidates returns the workers to which a request may go that some have failed, from the next turn on: healthy ones before
-// others, and none again. The caller holds mu.
+// candidates returns the workers that have not failed a request, from the next turn on: the healthy ones, or all if none is
+// healthy. The caller holds mu.
 func (r *Router) candidates(tried []int) []int {
 	var all, healthy []int
 	for i := range r.Workers {
@@ -68,8 +69,8 @@ func (r *Router) candidates(tried []int) []int {
 	return all
 }
 
-// healthTimeout is how long an engine may take to say that it is healthy; a busy one takes seconds.
-const healthTimeout = 10 * time.Second
+// DefaultHealthTimeout is how long an engine may take to say that it is healthy; a busy one takes seconds.
+const DefaultHealthTimeout = 10 * time.Second
 
 // CheckHealth asks GET /health of each worker again and again, every so often, until ctx ends. Conductor does
 // not do this: it knows what an engine has cached, not whether it answers.
@@ -78,7 +79,7 @@ func (r *Router) CheckHealth(ctx context.Context, every time.Duration) {
 	for i, w := range r.Workers {
 		checks.Go(func() {
 			for ctx.Err() == nil {
-				err := health(ctx, w)
+				err := r.checkWorker(ctx, w)
 				if ctx.Err() != nil {
 					return
 				}
@@ -93,8 +94,8 @@ func (r *Router) CheckHealth(ctx context.Context, every time.Duration) {
 	checks.Wait()
 }
 
-// checkAside asks a worker that failed a request whether it is healthy, unless such a check is under way.
-func (r *Router) checkAside(worker int) {
+// checkInBackground asks a worker that failed a request whether it is healthy, unless such a check is under way.
+func (r *Router) checkInBackground(worker int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.checks[worker] {
@@ -104,8 +105,8 @@ func (r *Router) checkAside(worker int) {
 		r.checks = make(map[int]bool)
 	}
 	r.checks[worker] = true
-	r.asides.Go(func() {
-		if health(context.Background(), r.Workers[worker]) != nil {
+	r.background.Go(func() {
+		if r.checkWorker(context.Background(), r.Workers[worker]) != nil {
 			r.SetHealthy(worker, false)
 		}
 		r.mu.Lock()
@@ -114,8 +115,9 @@ func (r *Router) checkAside(worker int) {
 	})
 }
 
-func health(ctx context.Context, w Worker) error {
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+// checkWorker returns why a worker is not healthy.
+func (r *Router) checkWorker(ctx context.Context, w Worker) error {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.HealthTimeout, DefaultHealthTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL.JoinPath("/health").String(), nil)
 	if err != nil {

@@ -197,7 +197,7 @@ func (r *Router) try(ctx context.Context, choose chooser, send func(int, func(bo
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		r.checkAside(worker)
+		r.checkInBackground(worker)
 	}
 	return err
 }

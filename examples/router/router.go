@@ -63,11 +63,13 @@ type Router struct {
 	// learns how long each engine takes.
 	TTL time.Duration
 
+	// HealthTimeout bounds how long a worker may take to say that it is healthy, DefaultHealthTimeout if it is 0.
+	HealthTimeout time.Duration
 	// BodyTimeout bounds how long a client may take to send its body, DefaultBodyTimeout if it is 0.
 	BodyTimeout time.Duration
 
-	asides sync.WaitGroup // reports on their way to Conductor, and checks of workers that failed a request
-	bodies atomic.Int64   // bytes of the requests that are read or under way
+	background sync.WaitGroup // reports on their way to Conductor, and checks of workers that failed a request
+	bodies     atomic.Int64   // bytes of the requests that are read or under way
 
 	mu     sync.Mutex    // guards the rest
 	queued []float64     // work that each worker has not done yet, in tokens to compute
@@ -177,14 +179,14 @@ func (r *Router) report(ctx context.Context, worker int, tokens []uint32, known 
 	routed := client.Routed{Query: r.Query, Target: to.Instance, Rank: to.Rank, TTL: r.TTL, RequestID: rand.Text()}
 	routed.Tokens = slices.Clone(tokens) // the caller may use them for other things
 	// A report that fails costs the prefix once more, no more than that.
-	r.asides.Go(func() {
+	r.background.Go(func() {
 		defer close(known)
 		ctx, cancel := context.WithTimeout(ctx, r.patience())
 		defer cancel()
 		_ = r.Conductor.Routed(ctx, routed)
 	})
 	return func() {
-		r.asides.Go(func() {
+		r.background.Go(func() {
 			<-known
 			ctx, cancel := context.WithTimeout(ctx, r.patience())
 			defer cancel()
@@ -195,7 +197,7 @@ func (r *Router) report(ctx context.Context, worker int, tokens []uint32, known 
 
 // Wait waits for reports that are on their way to Conductor, and for checks of workers that failed a request. It must not be
 // called at the same time as Choose or ServeHTTP.
-func (r *Router) Wait() { r.asides.Wait() }
+func (r *Router) Wait() { r.background.Wait() }
 
 // Alone returns how many choices were made without an answer of Conductor.
 func (r *Router) Alone() int {
