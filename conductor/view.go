@@ -157,11 +157,14 @@ func (v View) Register(r registration.Registration, opts ingest.RegisterOptions)
 	return nil
 }
 
-// Unregister stops a source for the client, with the errors of Conductor.Unregister and ErrForbidden. Replicas
+// Unregister stops a source for the client, with the errors of Conductor.Unregister, ErrForbidden and *FieldError. Replicas
 // hear of it: a source that only another one follows is no ErrNotFound, and one of which this replica has not heard yet
 // is unregistered too. Call Commit next, which makes it last.
 func (v View) Unregister(key registration.Key) (registration.Key, error) {
 	if err := v.May(key.Tenant); err != nil {
+		return key, err
+	}
+	if err := key.Check(); err != nil {
 		return key, err
 	}
 	key, err := v.conductor.sources.Unregister(key)

@@ -518,6 +518,7 @@ func TestAudit(t *testing.T) {
 		`"tenant_id":"a","additionalsalt":"pepper"}`
 	for _, call := range []struct{ method, path, token, body string }{
 		{"POST", "/register", "router-a", body}, {"POST", "/unregister", "router-a", `{"instance_id":"i","dp_rank":0,"tenant_id":"b"}`},
+		{"POST", "/unregister", "router-a", `{"instance_id":"` + strings.Repeat("i", 257) + `","dp_rank":0,"tenant_id":"a"}`},
 		{"POST", "/admin/reload", "router-a", "{}"},
 		{"GET", "/dynamo/v1/dump", "", ""}, {"GET", "/admin/check", "operator", ""}, {"GET", "/services", "router-a", ""},
 		{"POST", "/query", "router-a", "{}"},
@@ -532,6 +533,7 @@ func TestAudit(t *testing.T) {
 	want := []line{
 		{true, "router-a", "127.0.0.1", "POST", "/register", "i|a|0", 200}, {true, "router-a", "127.0.0.1", "POST", "/unregister", "i|b|0",
 			403},
+		{true, "router-a", "127.0.0.1", "POST", "/unregister", "", 400},
 		{true, "router-a", "127.0.0.1", "POST", "/admin/reload", "", 403}, {true, "", "127.0.0.1", "GET", "/dynamo/v1/dump", "", 401},
 		{true, "operator", "127.0.0.1", "GET", "/admin/check", "", 200},
 	}
@@ -551,7 +553,7 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	_, metrics := askAs(t, "GET", p.url+"/metrics", "operator", "", nil)
-	for _, series := range []string{`conductor_audited_calls_total{result="done"} 2`, `conductor_audited_calls_total{result="refused"} 3`,
+	for _, series := range []string{`conductor_audited_calls_total{result="done"} 2`, `conductor_audited_calls_total{result="refused"} 4`,
 		`conductor_requests_refused_total{reason="unauthorized"} 1`} {
 		if !strings.Contains(metrics, series) {
 			t.Errorf("%s is not in the metrics", series)

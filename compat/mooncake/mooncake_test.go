@@ -183,6 +183,17 @@ func (s *testServer) refuses(body map[string]any, status int, text, reason strin
 	}
 }
 
+// TestUnregisterOfNoName unregisters what can have no name, which is answered before anything is noted of it.
+func TestUnregisterOfNoName(t *testing.T) {
+	s := newServer(t)
+	rec := send(s.alone, "POST", "/unregister", packed(t, map[string]any{"instance_id": strings.Repeat("x", 257), "dp_rank": 0}),
+		"Content-Type", msgpackType)
+	want := map[string]any{"error": "instance_id must have at most 256 bytes, got 257", "reason": "out_of_range", "field": "instance_id"}
+	if got := unpacked(rec.Body.Bytes()); rec.Code != http.StatusBadRequest || !reflect.DeepEqual(got, any(want)) {
+		t.Errorf("%d %v, want %v", rec.Code, got, want)
+	}
+}
+
 // TestLimitsAreReported meets limits.max_sources and limits.max_body, and a Conductor that ends.
 func TestLimitsAreReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {

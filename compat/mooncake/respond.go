@@ -14,6 +14,7 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/prompt"
 	"example.com/conductor/conductor/server"
 )
@@ -77,9 +78,15 @@ func (f *failure) write(e *body.Encoder) {
 
 // describe maps an error to what clients see.
 func (d *handlers) describe(err error) *failure {
-	var known *failure
-	if errors.As(err, &known) {
+	var (
+		known *failure
+		field *invalid.FieldError
+	)
+	switch {
+	case errors.As(err, &known):
 		return known
+	case errors.As(err, &field):
+		return &failure{status: http.StatusBadRequest, text: field.Message, reason: field.Reason, field: field.Field, index: field.Index}
 	}
 	status, reason := server.Status(err)
 	switch reason {

@@ -14,6 +14,7 @@ import (
 
 	"example.com/conductor/bounds"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/server"
 )
 
@@ -325,7 +326,7 @@ func (a *Guard) sendRefusal(g *gin.Context, why *refusal) {
 // auditRequest writes the audit line of a request. Bodies are not in it: they may hold secrets.
 func (a *Guard) auditRequest(g *gin.Context, client *Client) {
 	a.writeAudit(withoutPort(g.Request.RemoteAddr), g.Request.Method, g.Request.URL.Path, g.Writer.Status(), client,
-		g.GetString(SubjectKey))
+		g.GetString(subjectKey))
 }
 
 // writeAudit writes the audit line of a call. status is the status of its answer, or that which it would have over HTTP.
@@ -345,5 +346,13 @@ func (a *Guard) writeAudit(address, method, path string, status int, client *Cli
 	line.Msg("audit")
 }
 
-// SubjectKey is where a handler leaves the key of the source that a request changes.
-const SubjectKey = "conductor.subject"
+// subjectKey is where SetSubject leaves the key.
+const subjectKey = "conductor.subject"
+
+// SetSubject tells the audit log which source a request changes. A key that no source can have is as long as its client
+// likes, so it is left out.
+func SetSubject(g *gin.Context, key registration.Key) {
+	if key.Check() == nil {
+		g.Set(subjectKey, key.String())
+	}
+}

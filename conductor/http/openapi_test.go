@@ -143,6 +143,8 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("POST", "/register", long, 413)
 	f("POST", "/unregister", `{"instance_id":"nobody","dp_rank":0}`, 404)
 	f("POST", "/unregister", `{"instance_id":"nobody"}`, 400)
+	f("POST", "/unregister", fmt.Sprintf(`{"instance_id":"%0257d","dp_rank":0}`, 0), 400)
+	f("POST", "/unregister", fmt.Sprintf(`{"instance_id":"a","tenant_id":"%0257d","dp_rank":0}`, 0), 400)
 	f("POST", "/unregister", long, 413)
 	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 200)
 	f("POST", "/query?detail=1", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 200)

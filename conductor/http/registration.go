@@ -97,7 +97,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	g.Set(access.SubjectKey, r.Key().String())
+	access.SetSubject(g, r.Key())
 	view := access.View(a.conductor, g)
 	if discover != "" || auto {
 		err = a.askEngine(g, discovery.Target{Registration: r, URL: discover}, opts.Replace)
@@ -183,7 +183,7 @@ func (a *api) unregister(g *gin.Context) (any, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
-	g.Set(access.SubjectKey, key.String())
+	access.SetSubject(g, key)
 	view := access.View(a.conductor, g)
 	asked, err := a.stopAsking(g, key)
 	if err != nil {

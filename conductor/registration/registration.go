@@ -29,6 +29,16 @@ type Key struct {
 	Rank     int
 }
 
+// Check returns a *FieldError if no registration can have the key, because a name is too long or not UTF-8.
+func (k Key) Check() error {
+	var bad faults
+	r := Registration{Instance: k.Instance, Tenant: k.Tenant}
+	if r.checkTexts(&bad); len(bad) > 0 {
+		return bad[0]
+	}
+	return nil
+}
+
 // AllRanks is the rank in the name of engines that tell their ranks when they are asked. No source has it.
 const AllRanks = -1
 
