@@ -253,6 +253,44 @@ func TestRestartedEngineLosesItsPlace(t *testing.T) {
 	})
 }
 
+// TestEngineTellsBlockSizeLater: an engine that is listened to, and then tells its block size itself, has its source in the only place,
+// and nothing listens to it any more.
+func TestEngineTellsBlockSizeLater(t *testing.T) {
+	f, l, look := newMuteFleet(t, 1, 1)
+	f.addMute("e", false)
+	until(t, func() bool { return slices.Equal(l.endpoints(), []string{"tcp://127.0.0.1:5557"}) })
+	f.answer("127.0.0.1", "/server_info", `{"served_model_name":"q","kv_events":{"endpoint_host":"*","endpoint_port_base":6000,`+
+		`"block_size":64,"dp_size":1}}`)
+	look(maxPause)
+	f.want("e|default|0 tcp://127.0.0.1:6000 SGLang q 64 ")
+	until(t, func() bool { return len(l.endpoints()) == 0 })
+	if s := f.m.List()[0]; s.Word() != "found" {
+		t.Errorf("the state is %+v", s)
+	}
+	f.c.Tune(conductor.Tunables{MaxSources: 2})
+	must.Succeed(t, f.register("client"))
+}
+
+// TestWithdrawnEngineIsNotHeard: nothing listens to an engine all of whose sources were unregistered.
+func TestWithdrawnEngineIsNotHeard(t *testing.T) {
+	f, l, look := newMuteFleet(t, 1, 2)
+	f.addMute("e", false)
+	l.tell(f, look, 32)
+	f.restart()
+	look(interval)
+	until(t, func() bool { return len(l.endpoints()) == 1 })
+	gone, err := f.c.Unregister(registration.Key{Instance: "e"})
+	must.Succeed(t, err)
+	f.m.Withdrawn(gone)
+	until(t, func() bool {
+		look(maxSilence)
+		return len(l.endpoints()) == 0
+	})
+	if s := f.m.List()[0]; s.Error != "" || s.Sources != 0 {
+		t.Errorf("the state is %+v", s)
+	}
+}
+
 // TestSilentEngineGivesItsPlaceBack: an engine that has told its block size, and then does not answer, keeps no place.
 func TestSilentEngineGivesItsPlaceBack(t *testing.T) {
 	f, l, _ := newMuteFleet(t, 1, 1)

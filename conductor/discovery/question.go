@@ -62,6 +62,9 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 	if err != nil {
 		return err
 	}
+	found.Ranks = slices.DeleteFunc(found.Ranks, func(r Rank) bool {
+		return t.isWithdrawn(registration.Key{Instance: e.instance, Tenant: t.Tenant, Rank: r.Rank})
+	})
 	old, refreshed := e.keys, e.next.IsZero()
 	r := t.Registration
 	r.Type, r.Model = cmp.Or(r.Type, found.Type), cmp.Or(r.Model, found.Model)
@@ -80,10 +83,13 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 		}
 	}
 	if r.BlockSize == 0 {
-		if r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); r.BlockSize == 0 {
+		switch r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); {
+		case found.BlockSize != 0 || len(found.Ranks) == 0: // its events have nothing to tell, and its source may need the place
+			e.learning.end()
+			e.learning, e.relearn = nil, false
+		case r.BlockSize == 0:
 			return m.awaitBlockSize(t, addr, e, found.Ranks[0])
-		}
-		if found.BlockSize == 0 && e.relearn { // it may have another one by now
+		case e.relearn: // it may have another one by now
 			if err := m.awaitBlockSize(t, addr, e, found.Ranks[0]); !errors.Is(err, errLearning) {
 				learnErr = err
 			}
@@ -106,9 +112,6 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 			r.SnapshotEndpoint = rank.Snapshot
 		}
 		key := r.Key()
-		if t.isWithdrawn(key) {
-			continue
-		}
 		by := registration.Registrar{Kind: registration.ByDiscovery, Name: cmp.Or(t.URL, "the engine's first events")}
 		opts := ingest.RegisterOptions{Static: t.Static, FromEngine: !rank.isExempt(&t.Target, addr), By: by,
 			GivesWay: t.givesWay.Load(), Replace: slices.Contains(old, key), Place: place}
@@ -119,7 +122,7 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 			}
 			continue
 		}
-		if t.isWithdrawn(key) { // since the look before
+		if t.isWithdrawn(key) { // since the engine was asked
 			m.opts.Registry.Unregister(key)
 			continue
 		}
