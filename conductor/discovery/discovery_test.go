@@ -48,6 +48,7 @@ type fleet struct {
 
 func newFleet(t *testing.T, change func(*Options), addresses ...string) *fleet {
 	f := &fleet{t: t, answers: make(map[string]string), asked: make(map[string]int), tokens: make(map[string]bool), now: time.Unix(1e9, 0)}
+	f.net.Prepare = func(_ string, p *streamtest.Publisher) { p.ID = events.PublisherID{1} }
 	var o Options
 	f.c = conductor.New(conductor.Options{Stream: stream.Config{Transport: &f.net}, Reaches: func(endpoint string) error {
 		if o.Reaches == nil {

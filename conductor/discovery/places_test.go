@@ -16,6 +16,8 @@ import (
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/status"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
 )
 
@@ -183,15 +185,31 @@ func (l *listener) tell(f *fleet, look func(time.Duration), size int) {
 	})
 }
 
-// restart lets all engines look as if their publishers were started again.
+// restart starts the publisher of the only source again, and waits until the source has noticed that.
 func (f *fleet) restart() {
-	for _, target := range f.m.targets {
-		target.mu.Lock()
-		for _, e := range target.engines {
-			e.restarts--
-		}
-		target.mu.Unlock()
-	}
+	f.t.Helper()
+	r := f.c.Registrations()[0]
+	p := f.net.PublisherAt(r.Endpoint)
+	_, before, _ := f.c.Sources().Health(r.Key())
+	f.publish(p)
+	p.RestartAs(events.PublisherID{p.ID[0] + 1})
+	f.publish(p)
+	until(f.t, func() bool {
+		_, n, _ := f.c.Sources().Health(r.Key())
+		return n == before+1
+	})
+}
+
+// publish publishes a batch once one connection is open.
+func (f *fleet) publish(p *streamtest.Publisher) {
+	f.t.Helper()
+	until(f.t, func() bool {
+		p.Mu.Lock()
+		defer p.Mu.Unlock()
+		maps.DeleteFunc(p.Live, func(c *streamtest.Conn, _ bool) bool { return c.IsClosed() })
+		return len(p.Live) == 1
+	})
+	p.Publish(streamtest.EncodeBatch(1.5, 0))
 }
 
 // TestRestartedEngineLearnsLater: an engine that was started again while there was no place keeps its source, says that its block size
@@ -227,8 +245,23 @@ func TestRestartedEngineLearnsLater(t *testing.T) {
 	}
 }
 
+// TestRestartedEngineLearnsOnce: a publisher that is started again has its block size learned once, though the source that is replaced
+// because of it has seen no restart.
+func TestRestartedEngineLearnsOnce(t *testing.T) {
+	f, l, look := newMuteFleet(t, 1, 2)
+	f.addMute("e", false)
+	l.tell(f, look, 32)
+	f.restart()
+	look(interval)
+	l.tell(f, look, 64)
+	for range 3 {
+		look(interval)
+		f.m.tasks.Wait() // returns if nothing listens
+	}
+}
+
 // TestRestartedEngineLosesItsPlace: an engine that was started again, and whose second place goes to a registration, says so, and
-// learns its block size once there is a place. That it is the same as before ends the wait.
+// learns its block size once there is a place. Learning the same size as before ends the wait, too.
 func TestRestartedEngineLosesItsPlace(t *testing.T) {
 	f, l, look := newMuteFleet(t, 1, 2)
 	f.addMute("forged", true)

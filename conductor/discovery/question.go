@@ -40,9 +40,11 @@ func (m *Manager) planQuestion(t *target, e *engine, now time.Time) {
 		restarts += n
 		return false
 	})
+	before := e.restarts
+	e.restarts = restarts // fewer if a source was replaced, because the new one has seen none
 	switch {
-	case restarts != e.restarts && len(e.keys) > 0:
-		e.restarts, e.next, e.relearn = restarts, now, true
+	case restarts > before:
+		e.next, e.relearn = now, true
 	case !dead:
 		e.dead = time.Time{}
 	case e.dead.IsZero():

@@ -214,11 +214,7 @@ func TestBlockSizeChangesWithRestart(t *testing.T) {
 	size.Store(64)
 	f.pass(time.Minute) // nothing says that it was started again
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ")
-	for _, target := range f.m.targets {
-		for _, e := range target.engines {
-			e.restarts--
-		}
-	}
+	f.restart()
 	f.pass(interval)
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 64 ")
 }
