@@ -187,11 +187,13 @@ func (m *machine) handleInput(in input, now time.Time) {
 		case inReplayStart:
 			m.replay.startPatience(now.Add(m.cfg.timeout))
 		case inReplay:
-			m.replay.deadline = now.Add(m.cfg.timeout)
 			m.evidence.serviceTold = true
 			it := queuedBatch{message: in.message, at: in.at, replayed: true}
 			if !m.replay.holdBack(it, &m.consumed, m.throttled, m.counts.dropped) {
 				m.acceptReply(it, now)
+			}
+			if m.replay.id == in.ask {
+				m.replay.extendPatience(it.seq, now.Add(m.cfg.timeout))
 			}
 		case inReplayEnd, inReplayCut:
 			if m.replay.head.waits() && !in.ours {

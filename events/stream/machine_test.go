@@ -382,6 +382,11 @@ func TestReplayTimesOut(t *testing.T) {
 	// Attempts that fail at once are repeated until patience ends.
 	f("up cut 0.1s cut 0.2s r0 end", "?0 ?0 ?0 0r =synced")
 	f("up cut 0.1s cut 0.2s cut 0.4s cut 0.8s cut 1.6s cut", "?0 ?0 ?0 ?0 ?0 ?0 =partial:replay_timeout")
+	// Replies that come no further are as good as silence, and live batches wait no longer for them.
+	f("up 0 1 5 r0 4s r0 4s r0 6", "?0 0 1 ?2 5 6 =partial:replay_timeout")
+	f("up 0 1 5 r2 4s r2 4s r2 4s r2 6", "?0 0 1 ?2 2r ?3 5 6 =partial:replay_timeout")
+	f("up r0 4s r0 4s r0 4s r0 1", "?0 0r ?1 1 =synced")
+	f("up 0 1 5 r900 4s r900 4s r3 4s r3 6", "?0 0 1 ?2 5 6 =partial:replay_timeout")
 	// A late word of an attempt that was given up changes nothing.
 	r := newRig(replaying)
 	r.script("up 3 5s")

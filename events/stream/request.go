@@ -64,6 +64,7 @@ type replayRequest struct {
 
 	head     replyHead // of this attempt
 	high     uint64    // the number behind the highest reply of this attempt that left no hole
+	furthest uint64    // the number behind the highest reply of this attempt
 	afterOdd uint64    // the number behind the last reply that was dropped for its number
 	hasOdd   bool      // replies were dropped for their numbers, in this attempt or before it
 }
@@ -169,6 +170,15 @@ func (a *replayRequest) startPatience(deadline time.Time) {
 	}
 }
 
+// extendPatience lets an attempt go on after a reply that comes further than those before it. One that repeats them, was not
+// asked for or was dropped for its number is as good as silence: live batches wait for the attempt.
+func (a *replayRequest) extendPatience(seq uint64, deadline time.Time) {
+	if seq < a.from || seq < a.furthest || seq+1 == a.afterOdd {
+		return
+	}
+	a.furthest, a.deadline = seq+1, deadline
+}
+
 // acceptLifetime ends a verification if the id of a batch proves what the replay is to verify.
 // Behind a replay boundary some batches had no id, so only their bytes can.
 func (a *replayRequest) acceptLifetime(c *consumed, j *replayBoundary, it *queuedBatch) {
@@ -223,7 +233,7 @@ func (m *machine) issueRequest() {
 	a.waiting = time.Time{}
 	a.progress, a.anchorMet, a.reachedWatermark = false, false, false
 	a.hasOdd = a.hasOdd || a.head.odd > 0
-	a.head, a.high, a.afterOdd = replyHead{}, 0, 0
+	a.head, a.high, a.furthest, a.afterOdd = replyHead{}, 0, 0, 0
 	a.knownMissing, a.crossesConnections = m.held.startsBehind(m.consumed.next), m.consumed.started
 	// The queue is full, so this replay may overtake the live connection: verify first.
 	if a.kind != askProbe && a.kind != askProof && m.throttled && m.consumed.started {
