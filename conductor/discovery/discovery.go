@@ -11,8 +11,9 @@
 // now and then while all is well, because it may run with more or fewer ranks by then: refresh.go.
 //
 // Concurrency: one goroutine per target works at a time, at most AskedAtOnce in all, and refreshers
-// besides them. Manager.mu guards the list of targets. target.mu guards one target, and is held
-// while its engines are asked; a look that finds it held leaves the target to the next one.
+// besides them. They take turns, so a name with many addresses that do not answer delays other
+// targets by one or two questions only. Manager.mu guards the list of targets. target.mu guards one
+// target, and is held for a turn; a look that finds it held leaves the target to the next one.
 package discovery
 
 import (
@@ -96,6 +97,9 @@ type Manager struct {
 	// refreshers has a place for each target that is refreshed. It is not slots, so that engines that wait for an answer are
 	// not behind those that need none.
 	refreshers chan struct{}
+	// turn is how long a target that has a place asks one engine after another: askTimeout. The last question may take as long
+	// again.
+	turn time.Duration
 
 	ctx   context.Context
 	stop  context.CancelFunc
@@ -124,7 +128,7 @@ type target struct {
 	many    bool       // its name has had several addresses
 	engines map[netip.Addr]*engine
 
-	seen   atomic.Bool // it was worked on
+	seen   atomic.Bool // all engines that were due were asked
 	queued atomic.Bool // a look waits for a place, or is under way
 	// refreshing is set while a refresh waits for a place, or is under way.
 	refreshing atomic.Bool
@@ -176,7 +180,7 @@ func New(o Options) *Manager {
 	}
 	o.AskedAtOnce = cmp.Or(o.AskedAtOnce, workers)
 	m := &Manager{
-		opts: o, slots: make(chan struct{}, o.AskedAtOnce), refreshers: make(chan struct{}, o.AskedAtOnce),
+		opts: o, turn: askTimeout, slots: make(chan struct{}, o.AskedAtOnce), refreshers: make(chan struct{}, o.AskedAtOnce),
 		targets: make(map[registration.Key]*target), asked: make(map[string]uint64), ending: make(map[registration.Key]chan struct{}),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())

@@ -254,6 +254,7 @@ func TestRestartedEngineLearnsOnce(t *testing.T) {
 	f.restart()
 	look(interval)
 	l.tell(f, look, 64)
+	f.awaitLive()
 	for range 3 {
 		look(interval)
 		f.m.tasks.Wait() // returns if nothing listens

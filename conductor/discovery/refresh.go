@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -45,8 +46,7 @@ func (m *Manager) startRefresh(t *target, now time.Time) {
 	}
 }
 
-// refreshTarget asks the stale engines of a target. The first that does not answer ends that, so that the target can be
-// looked at between two of them: the turn of the others comes with the next look.
+// refreshTarget asks the stale engines of a target, until its turn is over: the others are asked after the next look.
 func (m *Manager) refreshTarget(t *target) {
 	select {
 	case m.refreshers <- struct{}{}:
@@ -58,23 +58,24 @@ func (m *Manager) refreshTarget(t *target) {
 	defer t.mu.Unlock()
 	defer m.recordKept(t)
 	now := m.opts.Now()
-	for addr, e := range t.engines {
-		if t.ctx.Err() != nil {
-			return
-		}
+	turn, end := context.WithTimeout(t.ctx, m.turn)
+	defer end()
+	for _, addr := range inTurn(t.engines) {
+		e := t.engines[addr]
 		if !e.isStale(now) {
 			continue
 		}
 		err := m.askAndRegister(t, addr, e)
 		m.countAnswer(err)
-		if err == nil {
-			continue
+		if err != nil {
+			e.silences++
+			e.planRefresh(now)
+			if e.silences >= manySilences {
+				e.fault = fmt.Errorf("%s: asked again: %w", e.instance, err)
+			}
 		}
-		e.silences++
-		e.planRefresh(now)
-		if e.silences >= manySilences {
-			e.fault = fmt.Errorf("%s: asked again: %w", e.instance, err)
+		if turn.Err() != nil {
+			return
 		}
-		return
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -62,39 +65,50 @@ func (m *Manager) lookAtTargets() {
 		}
 		m.tasks.Go(func() {
 			defer t.queued.Store(false)
-			m.updateTarget(t)
+			for m.updateTarget(t) {
+			}
 		})
 	}
 }
 
-// updateTarget brings the sources of a target up to date. It returns at once if that is under way.
-func (m *Manager) updateTarget(t *target) {
+// updateTarget waits for the turn of a target and brings its sources up to date. It returns at once if that is under way. It asks the
+// engines that are due until the turn is over, because those that are slow to answer would hold up all other targets. It reports
+// whether some are left for the next turn.
+func (m *Manager) updateTarget(t *target) (left bool) {
 	if t.after != nil {
 		select {
 		case <-t.after:
 		case <-t.ctx.Done():
-			return
+			return false
 		}
 	}
 	select {
 	case m.slots <- struct{}{}:
 		defer func() { <-m.slots }()
 	case <-t.ctx.Done():
-		return
+		return false
 	}
 	if !t.mu.TryLock() {
-		return
+		return false
 	}
 	defer t.mu.Unlock()
 	if t.ctx.Err() != nil {
-		return
+		return false
 	}
 	now := m.opts.Now()
 	err := m.updateEngines(t, now)
+	turn, end := context.WithTimeout(t.ctx, m.turn)
+	defer end()
 	var asked error
-	for addr, e := range t.engines {
+	over := false
+	for _, addr := range inTurn(t.engines) {
+		e := t.engines[addr]
 		m.planQuestion(t, e, now)
-		if !e.next.IsZero() && !now.Before(e.next) && e.missing.IsZero() {
+		switch {
+		case e.next.IsZero() || now.Before(e.next) || !e.missing.IsZero():
+		case over:
+			left = true
+		default:
 			e.fault = m.askAndRegister(t, addr, e)
 			m.countAnswer(e.fault)
 			if e.fault != nil {
@@ -102,8 +116,12 @@ func (m *Manager) updateTarget(t *target) {
 				e.next = now.Add(e.pause)
 				e.fault = fmt.Errorf("%s: %w", e.instance, e.fault)
 			}
+			over = turn.Err() != nil
 		}
 		asked = chooseFault(asked, e.fault)
+	}
+	if !left {
+		t.seen.Store(true)
 	}
 	err = cmp.Or(err, asked)
 	m.startRefresh(t, now)
@@ -111,6 +129,17 @@ func (m *Manager) updateTarget(t *target) {
 	if t.showState(err) {
 		m.opts.Log.Warn().Str("url", t.URL).Str("instance_id", t.Instance).Err(err).Msg("engine not discovered")
 	}
+	return left
+}
+
+// inTurn returns the addresses of engines in the order in which they are asked: those that failed most often come last, and of two
+// alike the one that has waited longer comes first. So one that never answers holds up no other, and each is asked at some time.
+func inTurn(engines map[netip.Addr]*engine) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(engines), func(x, y netip.Addr) int {
+		a, b := engines[x], engines[y]
+		return cmp.Or(cmp.Compare(a.pause, b.pause), cmp.Compare(a.silences, b.silences),
+			a.next.Compare(b.next), a.refresh.Compare(b.refresh))
+	})
 }
 
 // chooseFault returns the one of two faults of engines that is shown: the same one at each look, and one that something can be done
@@ -143,7 +172,6 @@ func (m *Manager) countAnswer(err error) {
 
 // showState updates what List returns of the target. It reports whether err is another error than before.
 func (t *target) showState(err error) (news bool) {
-	t.seen.Store(true)
 	t.shown.Lock()
 	defer t.shown.Unlock()
 	text := ""
