@@ -23,6 +23,7 @@ import (
 
 	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/spelling"
 )
@@ -425,7 +426,7 @@ func (r *registering) readStates(ctx context.Context) (fault string, err error) 
 	if r.asked {
 		r.ranks = nil
 		for _, s := range all.Services {
-			if s.TenantID == r.tenant && (s.InstanceID == r.instance || strings.HasPrefix(s.InstanceID, r.instance+"@")) {
+			if s.TenantID == r.tenant && registration.IsInstanceOf(s.InstanceID, r.instance) {
 				r.ranks = append(r.ranks, changedRank{s.InstanceID, s.TenantID, s.DPRank, s.Endpoint, s.ReplayEndpoint, resultRegistered,
 					s.State, s.Reason})
 			}

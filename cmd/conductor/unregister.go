@@ -66,7 +66,7 @@ instance, or if the server refused for one of its ranks.`,
 		var all []changedRank
 		mine := func(s client.Service, fleet bool) bool {
 			return s.TenantID == of && (s.InstanceID == name || fleet && s.Registered != registration.ByClient &&
-				strings.HasPrefix(s.InstanceID, name+"@")) && (rank < 0 || s.DPRank == rank)
+				registration.IsInstanceOf(s.InstanceID, name)) && (rank < 0 || s.DPRank == rank)
 		}
 		asked := false // over HTTP
 		for _, d := range known.Discovery {

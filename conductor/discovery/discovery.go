@@ -20,7 +20,6 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -257,7 +256,7 @@ func (m *Manager) Withdrawn(key registration.Key) {
 	found := false
 	m.mu.Lock()
 	for _, t := range m.targets {
-		if t.Tenant == key.Tenant && (t.Instance == key.Instance || strings.HasPrefix(key.Instance, t.Instance+"@")) {
+		if t.Tenant == key.Tenant && registration.IsInstanceOf(key.Instance, t.Instance) {
 			m.recordWithdrawn(t, key)
 			found = true
 		}

@@ -98,8 +98,9 @@ func TestRestoreOfWithdrawn(t *testing.T) {
 	revision := f.m.Revision()
 	gone, err := f.c.Unregister(registration.Key{Instance: "e", Rank: 1})
 	must.Succeed(t, err)
-	f.m.Withdrawn(registration.Key{Instance: "e", Tenant: "blue", Rank: 0})     // another's
-	f.m.Withdrawn(registration.Key{Instance: "e2", Tenant: "default", Rank: 0}) // likewise
+	f.m.Withdrawn(registration.Key{Instance: "e", Tenant: "blue", Rank: 0})           // another's
+	f.m.Withdrawn(registration.Key{Instance: "e2", Tenant: "default", Rank: 0})       // likewise
+	f.m.Withdrawn(registration.Key{Instance: "e@node-1", Tenant: "default", Rank: 0}) // likewise
 	if f.m.Revision() != revision {
 		t.Error("a source of others was withdrawn")
 	}

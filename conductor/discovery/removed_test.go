@@ -41,7 +41,7 @@ func TestRemovedDuringRecovery(t *testing.T) {
 		r := c.Sources().Snapshots().Recover(0)
 		for _, reg := range []registration.Registration{
 			source("e", "", 0), source("e", "", 3), source("e@10.0.0.1", "", 1), source("e@fd00::1", "", 0), source("e", "t", 0),
-			source("e2", "", 0), source("f@e", "", 0), source("learns", "", 0), source("learns", "", 1),
+			source("e2", "", 0), source("e@node-1", "", 0), source("f@e", "", 0), source("learns", "", 0), source("learns", "", 1),
 		} {
 			must.Succeed(t, r.Source(image.Source{Registration: reg}))
 		}
@@ -54,7 +54,8 @@ func TestRemovedDuringRecovery(t *testing.T) {
 		}
 		r.Undo()
 	}
-	expect("e|t|0 e2|default|0 f@e|default|0 learns|default|0")
+	expect("e|t|0 e2|default|0 e@node-1|default|0 f@e|default|0 learns|default|0")
 	must.Succeed(t, m.Add(asked, false))
-	expect("e|default|0 e|default|3 e|t|0 e2|default|0 e@10.0.0.1|default|1 e@fd00::1|default|0 f@e|default|0 learns|default|0")
+	expect("e|default|0 e|default|3 e|t|0 e2|default|0 e@10.0.0.1|default|1 e@fd00::1|default|0 e@node-1|default|0 f@e|default|0 " +
+		"learns|default|0")
 }

@@ -139,7 +139,7 @@ func (u *unregistrations) find(key registration.Key) standing {
 		return 0
 	}
 	names := []string{key.Instance}
-	if at := strings.LastIndexByte(key.Instance, '@'); at >= 0 {
+	if at := strings.LastIndexByte(key.Instance, '@'); at >= 0 && registration.IsInstanceOf(key.Instance, key.Instance[:at]) {
 		names = append(names, key.Instance[:at]) // one of several addresses
 	}
 	for _, name := range names {

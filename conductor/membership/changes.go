@@ -2,7 +2,6 @@ package membership
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"example.com/conductor/conductor/registration"
@@ -176,6 +175,6 @@ func (g *Registry) queueRestored() {
 // ofTarget reports whether a source came from an engine that was asked.
 func ofTarget(key registration.Key, engines []Name) bool {
 	return slices.ContainsFunc(engines, func(n Name) bool {
-		return n.Asked && n.Tenant == key.Tenant && (key.Instance == n.Instance || strings.HasPrefix(key.Instance, n.Instance+"@"))
+		return n.Asked && n.Tenant == key.Tenant && registration.IsInstanceOf(key.Instance, n.Instance)
 	})
 }

@@ -2,6 +2,7 @@ package registration
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +42,17 @@ func (k Key) Check() error {
 
 // AllRanks is the rank in the name of engines that tell their ranks when they are asked. No source has it.
 const AllRanks = -1
+
+// IsInstanceOf reports whether instance is name, or NAME@ADDRESS: one of several addresses of a host name whose engines are asked under
+// that name.
+func IsInstanceOf(instance, name string) bool {
+	rest, begins := strings.CutPrefix(instance, name)
+	if !begins || rest == "" {
+		return begins
+	}
+	_, err := netip.ParseAddr(rest[1:])
+	return rest[0] == '@' && err == nil
+}
 
 // String returns instance|tenant|rank, the form clients see.
 func (k Key) String() string { return k.Instance + "|" + k.Tenant + "|" + strconv.Itoa(k.Rank) }
