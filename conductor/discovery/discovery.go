@@ -242,11 +242,17 @@ func (m *Manager) Remove(n registration.Key) bool {
 	if t == nil {
 		return false
 	}
+	m.removeTarget(t)
+	return true
+}
+
+// removeTarget stops following a target. mu is held.
+func (m *Manager) removeTarget(t *target) {
+	n := t.Name()
 	delete(m.targets, n)
 	m.changes.Note(n)
 	m.opts.Removed(n, true)
 	m.endTarget(t)
-	return true
 }
 
 // Withdrawn records that a client has unregistered the source of key. No target registers it again, also not

@@ -59,3 +59,29 @@ func TestRemovedDuringRecovery(t *testing.T) {
 	expect("e|default|0 e|default|3 e|t|0 e2|default|0 e@10.0.0.1|default|1 e@fd00::1|default|0 e@node-1|default|0 f@e|default|0 " +
 		"learns|default|0")
 }
+
+// TestGivingWayIsRemoval: a target that gives way is removed as others are: no snapshot brings its sources back, and the log of
+// registrations forgets it.
+func TestGivingWayIsRemoval(t *testing.T) {
+	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Gate: make(chan struct{})})
+	defer c.Close()
+	m := New(Options{Registry: c.Sources(), Removed: c.Sources().Unregistered.SetTarget, Log: zerolog.Nop(),
+		Bounds:  func() (int, int) { return 1, 0 },
+		Resolve: func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no such name") }})
+	defer m.Close()
+	forged := Target{URL: "http://engine:1", Registration: registration.Registration{Instance: "forged"}, GivesWay: true}
+	must.Succeed(t, m.Add(forged, false))
+	revision := m.Revision()
+	must.Succeed(t, m.Add(Target{URL: "http://engine:1", Registration: registration.Registration{Instance: "e"}}, false))
+	changed, known := m.SavedSince(revision)
+	name := forged.Name()
+	if !known || len(changed) != 2 || changed[0].Name != name.Unique() || changed[0].Fields != nil || changed[1].Fields == nil {
+		t.Errorf("changed are %v", changed)
+	}
+	r := c.Sources().Snapshots().Recover(0)
+	must.Succeed(t, r.Source(image.Source{Registration: registration.Registration{Instance: "forged", Endpoint: "tcp://10.0.0.1:1",
+		Type: registration.TypeVLLM, Model: "m", BlockSize: 16}}))
+	if all := c.Services(); len(all) != 0 {
+		t.Errorf("a snapshot brings %s", all[0].Key())
+	}
+}

@@ -167,7 +167,6 @@ func (m *Manager) giveWay(t *Target, tenantFull bool) bool {
 	}
 	m.opts.Log.Info().Str("instance_id", found.Instance).Str("tenant", found.Tenant).Str("for",
 		t.Instance).Msg("target gives way, because there are too many")
-	delete(m.targets, found.Name())
-	m.endTarget(found)
+	m.removeTarget(found)
 	return true
 }

@@ -123,6 +123,7 @@ func giveWay(c *Sources, from givingWay, user string) (gone []*Source) {
 	}
 	if s := from.source; s != nil {
 		delete(c.sources, s.Registration.Key())
+		c.Unregistered.add(s.Registration.Key(), standingOf(s))
 		c.removeSource(s)
 		c.catalog.Replace(s.Member, nil)
 		c.log.Info().Str("source", s.Registration.Key().String()).Str("for",

@@ -19,7 +19,11 @@ type placed struct {
 }
 
 func newPlaced(t *testing.T, most, ofTenant int) *placed {
-	p := &placed{t: t, c: newServer(serverOptions{})}
+	return newPlacedWith(t, serverOptions{}, most, ofTenant)
+}
+
+func newPlacedWith(t *testing.T, opts serverOptions, most, ofTenant int) *placed {
+	p := &placed{t: t, c: newServer(opts)}
 	t.Cleanup(p.c.Close)
 	p.c.sources.FeedBy(func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
 		return idle{make(chan struct{})}

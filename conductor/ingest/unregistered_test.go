@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/internal/must"
 )
 
 // What was unregistered is noted while the gate is closed, and forgotten once it is open.
@@ -34,6 +35,22 @@ func TestUnregisteredIsForgotten(t *testing.T) {
 			t.Errorf("%v, %v, %v are kept", u.keys, u.targets, u.strangers)
 		}
 	})
+}
+
+// A source that gives way while the gate is closed does not come back from a snapshot, until it is registered again.
+func TestGivingWayIsNoted(t *testing.T) {
+	p := newPlacedWith(t, serverOptions{Log: zerolog.Nop(), Gate: make(chan struct{})}, 1, 0)
+	must.Succeed(t, p.register("forged", "", RegisterOptions{GivesWay: true}))
+	must.Succeed(t, p.register("e", "", RegisterOptions{}))
+	key := registration.Key{Instance: "forged", Tenant: "default"}
+	if got := p.c.sources.Unregistered.find(key); got != own {
+		t.Errorf("the standing is %v", got)
+	}
+	p.c.sources.Tune(Limits{MaxSources: 2})
+	must.Succeed(t, p.register("forged", "", RegisterOptions{}))
+	if got := p.c.sources.Unregistered.find(key); got != 0 {
+		t.Errorf("registered again, the standing is %v", got)
+	}
 }
 
 // There is a bound on the names that no source here had, and each tenant leaves room for others. A name that is registered again
