@@ -101,7 +101,7 @@ var (
 	descSourcesRefused = prometheus.NewDesc("conductor_sources_refused_total",
 		"Attempts to register a source, or to learn a block size from the events of an engine, for which there was no room, by reason: "+
 			"max_sources, tenant (limits.max_tenant_sources), or what the process has: open_files, memory. An engine that waits for "+
-			"room is tried again every 2 to 30 s.", []string{"reason"}, nil)
+			"room is tried again every 5 to 30 s.", []string{"reason"}, nil)
 	descSourcesLimit = prometheus.NewDesc("conductor_sources_limit",
 		"Sources that this server has room for: limits.max_sources, or fewer where open files or memory are not enough.", nil, nil)
 )

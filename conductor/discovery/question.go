@@ -213,8 +213,8 @@ func (m *Manager) awaitBlockSize(t *target, address netip.Addr, e *engine, r Ran
 }
 
 // endLearning records a block size, if one was learned. It reports whether the engine is to be asked because of that; then it keeps
-// the place for its source. If the wait has given way to a registration, the engine is asked at the next look, which waits again or
-// shows why not.
+// the place for its source. If the wait has given way to a registration, the engine is asked at the next look: then it listens again,
+// or its target shows why it cannot.
 func (m *Manager) endLearning(t *target, e *engine, l *learning, learned bool, size int) (news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -2,7 +2,7 @@ package ingest
 
 import "time"
 
-// Place is the place of a source that is not registered yet and has a connection already: its engine's first events have to tell
+// Place reserves room under limits.max_sources for an engine that is connected but not registered yet: its first events have to tell
 // the block size. A nil Place is none.
 type Place struct {
 	holder  Holder
@@ -114,8 +114,8 @@ func newestGivingWay(c *Sources, may func(tenant string) bool) (found givingWay)
 	return found
 }
 
-// giveWay takes the place from what gives way to a user. It returns the source that has to be retired, if there is one. Sources.mu
-// is held.
+// giveWay frees the place that findPlace chose; user names who gets it, for the log. It returns the source that has to be retired, if
+// there is one. Sources.mu is held.
 func giveWay(c *Sources, from givingWay, user string) (gone []*Source) {
 	if from.place != nil {
 		delete(c.held, from.place)
