@@ -208,8 +208,8 @@ func (m *Manager) addTarget(t Target, replace bool, begin func(*target)) error {
 			return err
 		}
 	case covers(&old.Target, &t):
-		if !t.GivesWay {
-			old.givesWay.Store(false)
+		if !t.GivesWay && old.givesWay.CompareAndSwap(true, false) {
+			m.changes.Note(t.Name())
 		}
 		return nil
 	case !replace || old.Static && !t.Static:

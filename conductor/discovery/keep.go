@@ -18,6 +18,7 @@ import (
 // Fields of a target in a snapshot, next to those of its registration: see docs/formats.md.
 const (
 	fieldURL       = "discover"
+	fieldGivesWay  = "gives_way" // see Target
 	fieldFleet     = "fleet"     // its name has had several addresses
 	fieldEngine    = "engine"    // address or "-", learned block size, ranks with commas
 	fieldWithdrawn = "withdrawn" // rank and instance of a source that others have unregistered
@@ -57,6 +58,9 @@ func savedPart(name registration.Key, t *target) kept.Part {
 		return p
 	}
 	p.Fields = append(t.Fields(), tape.Field{Name: fieldURL, Value: t.URL})
+	if t.givesWay.Load() {
+		p.Fields = append(p.Fields, tape.Field{Name: fieldGivesWay, Value: "true"})
+	}
 	t.shown.Lock()
 	defer t.shown.Unlock()
 	p.Fields = append(p.Fields, t.kept...)
@@ -104,7 +108,7 @@ func (m *Manager) Restore(fields []tape.Field) error {
 		return err
 	}
 	r.MayAnnounce = nil // a matter of the configuration
-	t := Target{Registration: r, URL: tape.Value(fields, fieldURL)}
+	t := Target{Registration: r, URL: tape.Value(fields, fieldURL), GivesWay: tape.Value(fields, fieldGivesWay) != ""}
 	key, many := t.Name(), tape.Value(fields, fieldFleet) != ""
 	engines, withdrawn := make(map[netip.Addr]*engine), make(map[registration.Key]bool)
 	for _, f := range fields {

@@ -198,6 +198,24 @@ func TestRestoreOfLearnedSize(t *testing.T) {
 	}
 }
 
+// A target gives way after a restart, too, until a client adds it.
+func TestRestoreOfGivingWay(t *testing.T) {
+	f := newFleet(t, nil)
+	target := Target{URL: "http://127.0.0.1:1", Registration: registration.Registration{Instance: "e"}, GivesWay: true}
+	must.Succeed(t, f.m.Add(target, false))
+	f.m.tasks.Wait()
+	if !l0(f.next()).GivesWay {
+		t.Error("after a restart it does not give way")
+	}
+	revision := f.m.Revision()
+	target.GivesWay = false
+	must.Succeed(t, f.m.Add(target, false))
+	f.m.tasks.Wait()
+	if f.m.Revision() == revision || l0(f.next()).GivesWay {
+		t.Error("after a restart it gives way again, though a client has added it")
+	}
+}
+
 // The instances of a fleet that is gone by the restart lose their sources as ever.
 func TestRestoreOfFleet(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1", "127.0.0.2")

@@ -26,6 +26,7 @@ const (
 	fieldFull       = "full_reports"
 	fieldLookAhead  = "look_ahead"
 	fieldAdapter    = "adapter"
+	fieldGivesWay   = "gives_way"
 	fieldGroup      = "group."
 	fieldOwner      = "source"
 	fieldMedium     = "medium"
@@ -54,6 +55,7 @@ func ReadSource(fields []tape.Field) (m Source, err error) {
 		}
 	}
 	m.Parts = int(r.Number(fieldParts, 32))
+	m.GivesWay = r.Flag(fieldGivesWay)
 	m.ZeroHash, m.FullReports = r.Flag(fieldZeroHash), r.Flag(fieldFull)
 	for _, f := range fields {
 		if f.Name == fieldLookAhead {

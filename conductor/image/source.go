@@ -20,6 +20,7 @@ func (m *Source) Fields() []tape.Field { return m.AppendFields(nil) }
 func (m *Source) AppendFields(to []tape.Field) []tape.Field {
 	w := registration.FieldWriter(m.Registration.AppendFields(to, m.Static))
 	m.By.WriteTo(&w)
+	w.Flag(fieldGivesWay, m.GivesWay)
 	if m.Mark != nil {
 		w.Text(fieldSeq, strconv.FormatUint(m.Mark.Seq, 10))
 		w.Text(fieldPrint, strconv.FormatUint(m.Mark.Print, 10))
@@ -47,6 +48,8 @@ type Source struct {
 	Static bool
 	// By is who registered it.
 	By registration.Registrar
+	// GivesWay lets registrations take its place where there are too many: see ingest.RegisterOptions.
+	GivesWay bool
 	// Mark is the batch applied last, nil before the first.
 	Mark *stream.Mark
 	// Parts is the most parts that one of its blocks had: see conductor/normalize/parts.go.

@@ -22,7 +22,7 @@ func TestVersionsOfFields(t *testing.T) {
 			hash_profile.index_projection hash_profile.python_hash_seed hash_profile.strategy
 			instance_id lora_name may_announce modelname owned replay_endpoint sequence serves snapshot_endpoint tenant_id ttl type
 			static mark.seq mark.print mark.missing mark.publisher_id parts look_ahead adapter
-			registered.by registered.name registered.at
+			registered.by registered.name registered.at gives_way
 			source medium group backend_id older unverified`,
 		3: `aliases approximate capacity_blocks events reports zero_hash full_reports chunk`,
 	}
@@ -34,7 +34,7 @@ func TestVersionsOfFields(t *testing.T) {
 		}
 		got[v][name] = true
 	}
-	full := Source{Static: true, Parts: 2, ZeroHash: true, FullReports: true, LookAheads: []int{1}, Adapters: []string{"a"}}
+	full := Source{Static: true, GivesWay: true, Parts: 2, ZeroHash: true, FullReports: true, LookAheads: []int{1}, Adapters: []string{"a"}}
 	for i := range registration.Table {
 		switch v := registration.Table[i].Of(&full.Registration).(type) {
 		case *string:

@@ -107,7 +107,7 @@ func newestGivingWay(c *Sources, may func(tenant string) bool) (found givingWay)
 		return found
 	}
 	for _, s := range c.sources {
-		if s.givesWay && may(s.Registration.Tenant) && (found.source == nil || s.opened.After(found.source.opened)) {
+		if s.givesWay.Load() && may(s.Registration.Tenant) && (found.source == nil || s.opened.After(found.source.opened)) {
 			found.source = s
 		}
 	}

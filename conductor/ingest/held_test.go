@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"example.com/conductor/conductor/image"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -138,4 +139,28 @@ func TestRecoveredSourceHasNoPlace(t *testing.T) {
 	if all := p.c.Registrations(); len(all) != 1 || all[0].Instance != "recovered" {
 		t.Errorf("the sources are %v", all)
 	}
+}
+
+// TestGivingWayIsKept: a source gives way after a restart, too, until a client registers it.
+func TestGivingWayIsKept(t *testing.T) {
+	p := newPlaced(t, 1, 0)
+	kept := p.c.sources.Snapshots().KeptSources()
+	restart := func() *placed {
+		t.Helper()
+		next := newPlaced(t, 1, 0)
+		m, err := image.ReadSource(kept.Saved()[0].Fields)
+		must.Succeed(t, err)
+		if why := next.c.sources.Snapshots().Recover(0).Own(&m); why != "" {
+			t.Error(why)
+		}
+		return next
+	}
+	must.Succeed(t, p.register("s", "", RegisterOptions{GivesWay: true}))
+	must.Succeed(t, restart().register("client", "", RegisterOptions{}))
+	revision := kept.Revision()
+	must.Succeed(t, p.register("s", "", RegisterOptions{}))
+	if changed, known := kept.SavedSince(revision); !known || len(changed) != 1 {
+		t.Errorf("changed are %v", changed)
+	}
+	p.refuses(restart().register("client", "", RegisterOptions{}), ErrTooManySources)
 }

@@ -94,7 +94,7 @@ func (r *Recovery) Own(m *image.Source) (why string) {
 	}
 	reg := m.Registration
 	reg.MayAnnounce = nil // a matter of the configuration
-	if err := c.Register(reg, RegisterOptions{AnyEndpoint: true, By: m.By}); err != nil {
+	if err := c.Register(reg, RegisterOptions{AnyEndpoint: true, By: m.By, GivesWay: m.GivesWay}); err != nil {
 		return err.Error()
 	}
 	return ""

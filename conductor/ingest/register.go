@@ -159,7 +159,9 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 		field, have, got := old.Registration.Diff(&r, registration.CopiesWord(c.opts.Copies))
 		switch {
 		case field == "":
-			old.givesWay = old.givesWay && opts.GivesWay
+			if !opts.GivesWay && old.givesWay.CompareAndSwap(true, false) {
+				c.catalog.Changes().Note(key)
+			}
 			if !slices.Equal(old.Member.Aliases(), r.Aliases) {
 				c.catalog.SetAliases(old.Member, r.Aliases)
 			}
@@ -180,7 +182,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 	}
 	s := newRegistered(c, r, &opts)
 	s.by = opts.By.WithDefaults(opts.Static, s.opened)
-	s.givesWay = opts.GivesWay
+	s.givesWay.Store(opts.GivesWay)
 	if old != nil && old.recovered {
 		s.inheritFrom(c, old)
 		c.removeSource(old)

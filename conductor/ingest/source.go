@@ -35,7 +35,7 @@ type Source struct {
 	doctor       *doctor.Doctor
 	group        *fleetGroup // set by addSource
 	Static       bool
-	givesWay     bool                   // see RegisterOptions; guarded by Sources.mu
+	givesWay     atomic.Bool            // see RegisterOptions
 	by           registration.Registrar // set before the source is registered
 	feed         Feed
 	tape         *tape.Recorder // nil: nothing is recorded
@@ -460,7 +460,7 @@ func (s *Source) recallFull(shown bool) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *Source) snapshotMark() image.Source {
-	m := image.Source{Registration: s.Member.Registered(), Static: s.Static, By: s.by,
+	m := image.Source{Registration: s.Member.Registered(), Static: s.Static, By: s.by, GivesWay: s.givesWay.Load(),
 		Parts: s.applier.normal.Parts(), ZeroHash: s.applier.normal.ZeroHash(),
 		FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
 	var ahead catalog.LookAheads
