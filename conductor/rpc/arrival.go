@@ -86,7 +86,9 @@ func (a *arrival) takeFrame(data []byte, ends bool) (pass bool) {
 	if a.ended || a.deaf || a.Err() != nil {
 		return false
 	}
-	a.ended = ends
+	if ends {
+		a.end()
+	}
 	if a.frames++; a.frames > freeFrames && a.frames-freeFrames > int(a.size-a.left)/bytesPerFrame+1 {
 		a.cut(reasonTinyFrames)
 		return false
@@ -107,6 +109,12 @@ func (a *arrival) takeFrame(data []byte, ends bool) (pass bool) {
 		data = data[n:]
 	}
 	return true
+}
+
+// end notes that the client sends no more.
+func (a *arrival) end() {
+	a.ended = true
+	a.memory.Arrived()
 }
 
 // takePrefix reserves memory for a message as soon as a part of its length has come that is not 0, because grpc cannot forget
@@ -241,9 +249,7 @@ func (a *arrival) close() {
 
 // forget gives the memory back.
 func (a *arrival) forget() {
-	for _, cost := range a.waiting {
-		a.memory.Drop(cost)
-	}
+	a.memory.Free()
 	a.waiting, a.charged, a.deaf = nil, false, true
 	if a.cancel != nil {
 		a.cancel()

@@ -204,7 +204,10 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if flow == "" {
 		flow = neighbour(from)
 	}
-	return from.wire.claim(ctx, flow, kind)
+	if ctx, err = from.wire.claim(ctx, flow, kind); err != nil {
+		s.opts.Metrics.countRefused(info.FullMethodName, status.Code(err))
+	}
+	return ctx, err
 }
 
 // admit lets the guard admit a call. The context has its caller.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/server"
 )
 
@@ -31,7 +32,7 @@ import (
 //  2. grpc gets data only for an arrival that has memory for it. Data of a call that has ended, was refused, or has more to say
 //     than it may goes to noStream, even if grpc still has the stream because its client does not read.
 //  3. What an arrival has reserved is the sum of its messages that wait, and changes by the message that comes or goes: no other
-//     client can take what it holds. 32 KiB of each call are free.
+//     client can take what it holds. A call whose client has not sent all of it counts besides; 32 KiB of each other call are free.
 //  4. A call that the server may have to end has a cancel: it waits for its client to send, or to read.
 //
 // One goroutine reads; the tap runs on it. Other methods may be called by any.
@@ -158,7 +159,7 @@ func (w *wire) takeData(id uint32, data []byte, ends bool) (pass bool) {
 
 func (w *wire) endStream(id uint32) {
 	if a := w.arrivals[id]; a != nil {
-		a.ended = true // grpc ends the call if the client has given it up
+		a.end() // grpc ends the call if the client has given it up
 	}
 }
 
@@ -170,8 +171,13 @@ func (w *wire) claim(ctx context.Context, flow string, kind methodKind) (context
 	if a == nil || a.Context != nil {
 		return ctx, errNoHeader
 	}
-	a.kind, a.flow, a.memory = kind, flow, w.limits.budget.NewHold(flow)
-	if a.Context = ctx; kind.stream || !a.ended && !endsStream(w.ahead, a.stream) { // else nobody waits for its client
+	memory, waits := w.limits.budget.NewHold(flow), !a.ended && !endsStream(w.ahead, a.stream)
+	if waits && !kind.long && memory.Await() != nil { // long calls are few
+		w.limits.refused.WithLabelValues(reasonMemory).Inc()
+		return ctx, statusOf(body.ErrMemory)
+	}
+	a.kind, a.flow, a.memory = kind, flow, memory
+	if a.Context = ctx; kind.stream || waits { // else nobody waits for its client
 		a.Context, a.cancel = context.WithCancel(ctx)
 	}
 	return a, nil

@@ -17,6 +17,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/server"
@@ -180,7 +182,7 @@ func TestWireRefuses(t *testing.T) {
 	for id := uint32(1); id <= 11; id += 2 {
 		s.open(id, "/call")
 	}
-	s.frames.WriteData(1, false, message(80<<10, 0)[:16<<10])  // reserves 96 KiB of 256
+	s.frames.WriteData(1, false, message(80<<10, 0)[:16<<10])  // reserves 192 KiB of the 512 that a client may have, and each other call 32
 	s.frames.WriteData(3, false, message(120<<10, 0)[:16<<10]) // is too large
 	s.frames.WriteData(5, false, message(2<<20, 0)[:16<<10])   // is larger than any may be: grpc says so
 	large := message(120<<10, 0)
@@ -188,7 +190,7 @@ func TestWireRefuses(t *testing.T) {
 	s.frames.WriteData(7, false, large[4:100]) // is too large, and grpc knows a part of its length
 	s.frames.WriteData(9, false, message(200, 1))
 	s.frames.WriteData(11, false, append(message(10, 0), message(90<<10, 0)[:1000]...)) // a second message
-	limits := newLimits(256<<10, 0)
+	limits := newLimits(1<<20, 0)
 	w := newWire(&reads{from: &s.Buffer, next: func() int { return 32 << 10 }}, limits)
 	got, calls := readAll(t, w, make([]byte, 32<<10), func(uint32) methodKind { return methodKind{} })
 	for id, want := range map[uint32]error{
@@ -228,6 +230,54 @@ func TestWireRefuses(t *testing.T) {
 	}
 	calls[1].close()
 	release, err := limits.budget.Reserve("flow", 80<<10)
+	must.Succeed(t, err)
+	release()
+}
+
+// TestUnfinishedCallsCount opens calls whose small messages do not end, until there is no memory for a further one. Calls whose
+// client has sent everything cost nothing.
+func TestUnfinishedCallsCount(t *testing.T) {
+	s := newSent()
+	for id := uint32(1); id <= 41; id += 2 {
+		s.open(id, "/call")
+		s.frames.WriteData(id, false, message(4000, 0)[:3000])
+	}
+	limits := newLimits(1<<20, 0)
+	from := &reads{from: &s.Buffer, next: func() int { return 32 << 10 }}
+	w := newWire(from, limits)
+	var last error
+	calls := 0
+	read := func() {
+		for {
+			if _, err := w.Read(make([]byte, 32<<10)); err != nil {
+				break
+			}
+			if w.newest == nil || w.newest.Context != nil {
+				continue
+			}
+			if _, last = w.claim(context.Background(), "flow", methodKind{}); last == nil {
+				w.newest.Done()
+				calls++
+			}
+		}
+		w.failed = nil
+	}
+	read()
+	if status.Code(last) != codes.ResourceExhausted || calls < 8 || calls > 16 || countOf(limits, reasonMemory) != float64(21-calls) {
+		t.Errorf("%d unfinished calls in 1 MiB, %v were refused: %v", calls, countOf(limits, reasonMemory), last)
+	}
+	for id := range w.arrivals {
+		s.frames.WriteData(id, true, make([]byte, 1005))
+	}
+	for id := uint32(101); id <= 141; id += 2 {
+		s.open(id, "/whole")
+		s.frames.WriteData(id, true, message(4000, 0))
+	}
+	calls = 0
+	if read(); last != nil || calls != 21 {
+		t.Errorf("%d whole calls: %v", calls, last)
+	}
+	release, err := limits.budget.Reserve("flow", 280<<10)
 	must.Succeed(t, err)
 	release()
 }

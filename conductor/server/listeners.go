@@ -11,7 +11,8 @@
 //  1. No client costs memory or a goroutine for longer than its timeout without having asked for something:
 //     a connection has to bring a whole request header, a body has to come, an answer has to be read.
 //  2. The bytes of all bodies and answers at once stay within Budget, unless its bound is 0, which is none. What a handler
-//     reads through Held counts too. Of each request 64 KiB pass without asking, so that usual queries take no lock.
+//     reads through Held counts too. A request counts itself until its body is there; then 64 KiB of it are free, so that
+//     usual queries hold nothing while they wait and are worked on.
 //  3. A query waits in Admission or runs; /health and /ready never wait.
 //  4. A shutdown cuts no request: Drain lets clients part, and Shutdown waits for the requests in flight, up to its timeout.
 //
