@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -132,23 +133,35 @@ func (s *soak) hang(r *runningReplica) {
 	s.stopFor(r.process, time.Duration(s.rng.IntN(20_000))*time.Millisecond)
 }
 
-// awaitReady waits until a replica is ready, as long as the sources that it waits for come further: fleets publish meanwhile.
+// awaitReady waits until a replica is ready. Fleets publish meanwhile, for some minutes: on a busy machine it may never catch up with
+// them. Then they stop, and it has to come to an end as long as it gets on.
 func (s *soak) awaitReady(r *runningReplica) {
 	s.t.Helper()
 	var ready string
-	ok := comesTrue(func() (string, bool) {
+	isReady := func() (string, bool) {
 		status, text := get(r.url + "/ready")
 		ready = text
 		return waiting(text, r.process), status == 200
+	}
+	for began := time.Now(); time.Since(began) < 3*time.Minute; s.work(50 * time.Millisecond) {
+		if _, ok := isReady(); ok {
+			return
+		}
+	}
+	err := s.stage.Quiet(s.t.Context(), 20*time.Minute, func() error {
+		if !comesTrue(isReady) {
+			return errors.New("it stands still")
+		}
+		return nil
 	})
-	if !ok {
+	if err != nil {
 		_ = r.cmd.Process.Signal(syscall.SIGQUIT) // its log has all goroutines then
 		_ = r.cmd.Wait()
-		s.t.Fatalf("%s never gets ready: %s\n%s", r.url, ready, s.logs())
+		s.t.Fatalf("%s never gets ready: %v: %s\n%s", r.url, err, ready, s.logs())
 	}
 }
 
-// waiting is what a replica that is not ready says of the sources that it waits for, and how many batches have been replayed to it.
+// waiting is what a replica that is not ready says of the sources that it waits for, and how many batches it has applied.
 func waiting(ready string, p *process) string {
 	var answer struct {
 		Recovering bool
@@ -157,18 +170,18 @@ func waiting(ready string, p *process) string {
 	if json.Unmarshal([]byte(ready), &answer) != nil {
 		return "no answer"
 	}
-	return fmt.Sprintf("%+v %d", answer, replayed(p))
+	return fmt.Sprintf("%+v %d", answer, applied(p))
 }
 
-// replayed returns how many batches have been replayed to all sources of a server.
-func replayed(p *process) (n int) {
+// applied returns a number that rises with each batch that a server applies, as long as its sources stay.
+func applied(p *process) (n uint64) {
 	_, text := get(p.url + "/services")
 	var answer struct {
-		Services []struct{ Replayed int } `json:"services"`
+		Services []struct{ Replayed, LastSeq uint64 } `json:"services"`
 	}
 	_ = json.Unmarshal([]byte(text), &answer)
 	for _, s := range answer.Services {
-		n += s.Replayed
+		n += s.Replayed + s.LastSeq
 	}
 	return n
 }
