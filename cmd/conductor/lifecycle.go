@@ -98,9 +98,14 @@ func (l *lifecycle) end() {
 	l.mu.Unlock()
 	for _, p := range slices.Backward(parts) {
 		if !finishesBefore(l.over(p), p.end) {
-			l.log.Warn().Dur("within", p.within).Msg(p.name + " did not stop in time")
+			l.warnLate(p)
 		}
 	}
+}
+
+// warnLate says that a part is left behind.
+func (l *lifecycle) warnLate(p part) {
+	l.log.Warn().Dur("within", p.within).Msg(p.name + " did not stop in time")
 }
 
 // finishesBefore reports whether f returned before its time was over.

@@ -76,7 +76,8 @@ subscribers read from a relay as from an engine.`,
 		if err := o.checkOptions(); err != nil {
 			return cli.Usagef("%w", err)
 		}
-		log := newLogger(config.Log{Level: o.logLevel, Format: o.logFormat}, cmd.ErrOrStderr())
+		log, flush := newLogger(config.Log{Level: o.logLevel, Format: o.logFormat}, cmd.ErrOrStderr())
+		defer flush()
 		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
 		return runRelay(ctx, o, log)

@@ -254,43 +254,36 @@ func tunables(c *config.Config) conductor.Tunables {
 	}
 }
 
-// setLevel sets the least level of all log lines.
-func setLevel(text string) {
-	level, err := zerolog.ParseLevel(text)
-	if err != nil {
-		panic("BUG: a checked log level does not parse: " + err.Error())
+// catchHangups catches SIGHUP, if there is a file of settings to read again, or an access log to open again. Else the signal
+// keeps its usual effect. The signal may come before the server can act on it.
+func catchHangups(c *config.Config, file string) chan os.Signal {
+	hangups := make(chan os.Signal, 1)
+	if file != "" || c.Dynamo.AccessLog != "" {
+		signal.Notify(hangups, syscall.SIGHUP)
 	}
-	zerolog.SetGlobalLevel(level)
+	return hangups
 }
 
-// onHangup reads the settings again on SIGHUP, if there is a file of them, and reopens the access
-// log, as log rotation asks for, until the returned function is called. Without both the signal keeps
-// its usual effect.
-func onHangup(file bool, r *reloader, l *server.AccessLog, log zerolog.Logger) (stop func()) {
-	if l == nil && !file {
-		return func() {}
-	}
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	go func() {
-		for range hangups {
-			if file {
-				r.Reload(false)
-				r.entry.readAll()
-			}
-			if l == nil {
-				continue
-			}
-			if err := l.Reopen(); err != nil {
-				log.Error().Err(err).Msg("the access log was not reopened")
-				continue
-			}
-			log.Info().Msg("the access log was reopened")
+// obeyHangups reads the settings again for each signal, and opens the access log again, as log rotation asks for, until ctx ends.
+func (s *serving) obeyHangups(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
 		}
-	}()
-	return func() {
-		signal.Stop(hangups)
-		close(hangups)
+		if s.loaded.File != "" {
+			s.reloads.Reload(false)
+			s.reloads.entry.readAll()
+		}
+		if s.accessLog == nil {
+			continue
+		}
+		if err := s.accessLog.Reopen(); err != nil {
+			s.log.Error().Err(err).Msg("the access log was not reopened")
+			continue
+		}
+		s.log.Info().Msg("the access log was reopened")
 	}
 }
 

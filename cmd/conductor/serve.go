@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"os/signal"
 	"sync"
 	"time"
 
@@ -76,7 +76,9 @@ The log goes to standard error, one JSON object a line (--log-format console for
 
 // runServer serves until a signal.
 func runServer(cmd *cobra.Command, loaded *config.Loaded, flags *indexerFlags) error {
-	log := newLogger(loaded.Config.Log, cmd.ErrOrStderr()).Level(zerolog.TraceLevel)
+	log, flush := newLogger(loaded.Config.Log, cmd.ErrOrStderr())
+	defer flush()
+	log = log.Level(zerolog.TraceLevel)
 	setLevel(loaded.Config.Log.Level) // of the process, so that a reload may change it
 	remarks := flags.remarks()
 	for _, w := range loaded.Warnings {
@@ -88,18 +90,6 @@ func runServer(cmd *cobra.Command, loaded *config.Loaded, flags *indexerFlags) e
 	ctx, stop := cli.UntilSignal(cmd)
 	defer stop()
 	return serve(ctx, loaded, flags.loadConfig, log, nil)
-}
-
-// newLogger writes to standard error as log.level and log.format say.
-func newLogger(c config.Log, w io.Writer) zerolog.Logger {
-	level, err := zerolog.ParseLevel(c.Level)
-	if err != nil {
-		panic("BUG: a checked log level does not parse: " + err.Error())
-	}
-	if c.Format == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.TimeOnly, NoColor: !cli.Coloured(w)}
-	}
-	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }
 
 // serve runs until ctx ends or a part fails, in five phases: it opens what can fail, wires the rooms, recovers what it served
@@ -118,15 +108,12 @@ func serveDuring(life *lifecycle, loaded *config.Loaded, load func() (*config.Lo
 		gate: make(chan struct{}), recovered: make(chan struct{}), metrics: prometheus.NewRegistry(),
 	}
 	defer s.life.end()
-	if err := s.openResources(); err != nil {
+	hangups := catchHangups(&s.cfg, loaded.File)
+	defer signal.Stop(hangups)
+	if ready, err := s.begin(); !ready {
 		return err
 	}
-	if err := s.wireRooms(); err != nil {
-		return err
-	}
-	if err := s.recoverSources(); err != nil {
-		return err
-	}
+	s.life.follow("reloads", func(ctx context.Context) { s.obeyHangups(ctx, hangups) })
 	s.runListeners(show)
 	err := s.life.wait()
 	if err == nil { // after a failure no client is waited for
@@ -136,6 +123,34 @@ func serveDuring(life *lifecycle, loaded *config.Loaded, load func() (*config.Lo
 	s.life.end()
 	s.log.Info().Msg("stopped")
 	return err
+}
+
+// begin runs the phases before the listeners, and reports whether the server is ready for them. A phase may hang, as on a file that
+// cannot be opened: if the process is to end, begin leaves it behind.
+func (s *serving) begin() (ready bool, err error) {
+	begun := make(chan error, 1)
+	go func() {
+		for _, phase := range []func() error{s.openResources, s.wireRooms, s.recoverSources} {
+			if err := phase(); err != nil {
+				begun <- err
+				return
+			}
+		}
+		begun <- nil
+	}()
+	select {
+	case err := <-begun:
+		return err == nil, err
+	case <-s.life.ctx.Done():
+	}
+	start := part{name: "the start", within: partTime}
+	select {
+	case err := <-begun:
+		return err == nil, err
+	case <-s.life.over(start):
+		s.life.warnLate(start)
+		return false, nil
+	}
 }
 
 // serving is a server between its start and its end. Each phase fills in what the later ones use.
@@ -419,7 +434,6 @@ func (s *serving) recoverSources() error {
 	if s.folder != nil {
 		s.life.follow("watching discovery.sources_dir", s.folder.watchFiles)
 	}
-	s.life.onEnd("reloads", onHangup(s.loaded.File != "", s.reloads, s.accessLog, s.log))
 	if s.cfg.Reload.Watch && s.loaded.File != "" {
 		s.life.follow("watching the settings", func(ctx context.Context) { watchFile(ctx, s.loaded.File, s.stamp, s.reloads) })
 	}

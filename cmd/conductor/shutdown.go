@@ -17,9 +17,9 @@ func drainListeners(web *server.Servers, d time.Duration, log zerolog.Logger) {
 	if d <= 0 {
 		return
 	}
-	log.Info().Dur("drain", d).Msg("draining: /ready is 503, a further signal stops at once")
 	hurry, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	log.Info().Dur("drain", d).Msg("draining: /ready is 503, a further signal stops at once")
 	web.Drain(hurry, d)
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -79,8 +80,25 @@ func JSONFlag(cmd *cobra.Command, meaning string) *bool {
 	return cmd.Flags().Bool("json", false, meaning)
 }
 
-// UntilSignal returns a context of cmd that SIGINT and SIGTERM end. After stop they end the process
-// again.
+// UntilSignal returns a context of cmd that SIGINT and SIGTERM end. The third signal ends the process at once, whatever hangs. After
+// stop each does.
 func UntilSignal(cmd *cobra.Command) (ctx context.Context, stop context.CancelFunc) {
-	return signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	signals, stopped := make(chan os.Signal, 3), make(chan struct{})
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		for range cap(signals) {
+			select {
+			case <-signals:
+			case <-stopped:
+				return
+			}
+		}
+		os.Exit(ExitError)
+	}()
+	return ctx, sync.OnceFunc(func() {
+		signal.Stop(signals)
+		close(stopped)
+		cancel()
+	})
 }
