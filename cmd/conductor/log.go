@@ -16,7 +16,7 @@ import (
 
 // newLogger writes to w, which is standard error, as log.level and log.format say. Call flush before the process ends.
 //
-// Whoever reads standard error may stop reading, or go away. Nothing else of the process waits for that: lines go through a
+// The program that reads standard error may stop reading, or go away. Nothing else of the process waits for that: lines go through a
 // queue, and a pipe without a reader is no signal that ends the process.
 func newLogger(c config.Log, w io.Writer) (log zerolog.Logger, flush func()) {
 	level, err := zerolog.ParseLevel(c.Level)
