@@ -60,8 +60,8 @@ func TestStartHangs(t *testing.T) {
 func TestThirdSignal(t *testing.T) {
 	t.Parallel()
 	pipe := newPipe(t)
-	cmd := command("relay", "--endpoint", "tcp://127.0.0.1:1", "--bind", "tcp://127.0.0.1:0", "--bind-replay", "tcp://127.0.0.1:0", "--listen",
-		"127.0.0.1:0", "--cert", pipe, "--key", pipe)
+	cmd := command("relay", "--endpoint", "tcp://127.0.0.1:1", "--bind", "tcp://127.0.0.1:0", "--bind-replay", "tcp://127.0.0.1:0",
+		"--listen", "127.0.0.1:0", "--cert", pipe, "--key", pipe)
 	must.Succeed(t, cmd.Start())
 	writer, err := os.OpenFile(pipe, os.O_WRONLY, 0) // once the command opens it
 	must.Succeed(t, err)
