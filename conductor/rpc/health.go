@@ -9,10 +9,19 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+
+	"example.com/conductor/bounds"
 )
 
-// healthPause is how often a watch of the health looks.
+// healthPause lies between two looks at the health for those who watch it.
 const healthPause = time.Second
+
+// maxHealthWatches is how many watches of the health are open at once over all connections, because anybody may open them. One
+// client has a quarter of them: a load balancer holds one for each of its connections.
+const maxHealthWatches = 4096
+
+// errTooManyHealthWatches refuses a watch beyond maxHealthWatches, or a quarter of it for one client.
+var errTooManyHealthWatches = status.Error(codes.ResourceExhausted, "too many open watches of the health")
 
 // health tells what /ready tells, of the server as a whole and of each of its services.
 type health struct {
@@ -20,10 +29,18 @@ type health struct {
 	ready    func() bool
 	services func() map[string]grpc.ServiceInfo
 	stopping <-chan struct{}
+	watches  *bounds.Slots
 
-	mu   sync.Mutex
-	at   time.Time                                        // of last; guarded by mu
-	last grpc_health_v1.HealthCheckResponse_ServingStatus // that watches see; guarded by mu
+	mu      sync.Mutex
+	open    int                                              // watches; guarded by mu
+	looking bool                                             // look runs; guarded by mu
+	last    grpc_health_v1.HealthCheckResponse_ServingStatus // that watches see; guarded by mu
+	changed chan struct{}                                    // closed when last changes; guarded by mu
+}
+
+func newHealth(ready func() bool, services func() map[string]grpc.ServiceInfo, stopping <-chan struct{}) *health {
+	return &health{ready: ready, services: services, stopping: stopping, changed: make(chan struct{}),
+		watches: bounds.NewSlots(maxHealthWatches, quarter(maxHealthWatches))}
 }
 
 // state returns whether the server is ready.
@@ -39,14 +56,55 @@ func (h *health) state() grpc_health_v1.HealthCheckResponse_ServingStatus {
 	return grpc_health_v1.HealthCheckResponse_NOT_SERVING
 }
 
-// watched is state for watches, however many there are: looked up twice in a pause.
-func (h *health) watched() grpc_health_v1.HealthCheckResponse_ServingStatus {
+// look looks at the state for all watches, until none is open.
+func (h *health) look() {
+	pace := time.NewTicker(healthPause)
+	defer pace.Stop()
+	for h.update() {
+		select {
+		case <-pace.C:
+		case <-h.stopping:
+			return
+		}
+	}
+}
+
+// update tells watches of a change. It reports false if there are none.
+func (h *health) update() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if time.Since(h.at) > healthPause/2 {
-		h.at, h.last = time.Now(), h.state()
+	if h.looking = h.open > 0; !h.looking {
+		return false
 	}
-	return h.last
+	if now := h.state(); now != h.last {
+		h.last = now
+		close(h.changed)
+		h.changed = make(chan struct{})
+	}
+	return true
+}
+
+// enterWatch counts a watch. The first one sets look going.
+func (h *health) enterWatch() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.open++; !h.looking {
+		h.looking, h.last = true, h.state()
+		go h.look()
+	}
+}
+
+func (h *health) leaveWatch() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open--
+}
+
+// watched returns the state that watches see, and what is closed when it changes.
+func (h *health) watched() (grpc_health_v1.HealthCheckResponse_ServingStatus, <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last, h.changed
 }
 
 // knows reports whether there is a service; "" is the server.
@@ -75,13 +133,18 @@ func (h *health) List(context.Context, *grpc_health_v1.HealthListRequest) (*grpc
 
 // Watch implements grpc_health_v1.HealthServer.
 func (h *health) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
-	pace := time.NewTicker(healthPause)
-	defer pace.Stop()
-	told := grpc_health_v1.HealthCheckResponse_UNKNOWN
+	flow := bounds.Flow{Name: arrivalOf(stream.Context()).flow}
+	if h.watches.TryEnter(flow) != nil {
+		return errTooManyHealthWatches
+	}
+	defer h.watches.Leave(flow)
+	h.enterWatch()
+	defer h.leaveWatch()
+	known, told := h.knows(r.Service), grpc_health_v1.HealthCheckResponse_UNKNOWN
 	for {
-		now := grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN
-		if h.knows(r.Service) {
-			now = h.watched()
+		now, changed := h.watched()
+		if !known {
+			now, changed = grpc_health_v1.HealthCheckResponse_SERVICE_UNKNOWN, nil
 		}
 		if now != told {
 			if err := stream.Send(&grpc_health_v1.HealthCheckResponse{Status: now}); err != nil {
@@ -90,7 +153,7 @@ func (h *health) Watch(r *grpc_health_v1.HealthCheckRequest, stream grpc.ServerS
 			told = now
 		}
 		select {
-		case <-pace.C:
+		case <-changed:
 		case <-stream.Context().Done():
 			return stream.Context().Err()
 		case <-h.stopping:

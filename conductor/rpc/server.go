@@ -122,8 +122,7 @@ func NewServer(opts Options) *Server {
 	}
 	s.grpc = grpc.NewServer(settings...)
 	s.Register(&pb.Conductor_ServiceDesc, &service{server: s}, codes.Internal)
-	s.Register(&grpc_health_v1.Health_ServiceDesc, &health{ready: opts.Ready, services: s.grpc.GetServiceInfo, stopping: s.stopping},
-		codes.Unavailable)
+	s.Register(&grpc_health_v1.Health_ServiceDesc, newHealth(opts.Ready, s.grpc.GetServiceInfo, s.stopping), codes.Unavailable)
 	reflection.Register(reflected{s})
 	return s
 }
