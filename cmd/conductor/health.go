@@ -189,7 +189,7 @@ func probeOwn(ctx context.Context, asks *cli.ClientFlags, c *config.Config, read
 		}
 		return probeHTTP(ctx, server, ready)
 	}
-	web := &http.Client{Timeout: probeTimeout, Transport: &http.Transport{TLSClientConfig: secured}}
+	web := &http.Client{Timeout: probeTimeout, Transport: &http.Transport{TLSClientConfig: secured}, CheckRedirect: cli.KeepRedirect}
 	return probeHTTP(ctx, cli.NewClient(base, web), ready)
 }
 

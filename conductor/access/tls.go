@@ -181,9 +181,15 @@ func (t *Transport) readFiles() (*http.Transport, []string, error) {
 	return t.now, tokens, nil
 }
 
+// errRedirect refuses to ask whomever a server sends its clients to: the credentials are for that server alone.
+var errRedirect = errors.New("the server redirects to another URL, which gets no credentials")
+
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	to, tokens, err := t.readFiles()
+	if err == nil && r.Response != nil {
+		err = errRedirect
+	}
 	if err != nil {
 		if r.Body != nil {
 			r.Body.Close()

@@ -3,11 +3,14 @@ package telemetry
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"example.com/conductor/internal/must"
 )
 
 // stuck is an exporter whose collector never answers.
@@ -42,6 +45,33 @@ func TestSpansBeyondBoundAreLost(t *testing.T) {
 	}
 	if n := s.sent.Load() + s.failed.Load(); n != maxSpans {
 		t.Errorf("%d spans sent, want %d", n, maxSpans)
+	}
+}
+
+// TestRedirectsAreNotFollowed lets the collector send spans elsewhere: nobody but itself gets them, or the credentials.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("another server is sent spans, with the key %q", r.Header.Get("X-Api-Key"))
+	}))
+	defer elsewhere.Close()
+	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
+		asked := false
+		collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked = r.Header.Get("X-Api-Key") == "secret"
+			http.Redirect(w, r, elsewhere.URL+r.URL.Path, status)
+		}))
+		headers := map[string]string{"X-Api-Key": "secret"}
+		tracer, err := NewTracer(TracerConfig{Endpoint: collector.URL, Headers: headers, Log: zerolog.Nop()})
+		must.Succeed(t, err)
+		_, span := tracer.tracer.Start(context.Background(), "x")
+		span.End()
+		if err := tracer.Close(context.Background()); !asked {
+			t.Errorf("the collector was not asked: %v", err)
+		}
+		if n := tracer.sending.failed.Load(); n != 1 {
+			t.Errorf("%d spans count as failed, want 1", n)
+		}
+		collector.Close()
 	}
 }
 

@@ -2,9 +2,9 @@ package telemetry
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"sync"
 	"time"
@@ -34,8 +34,6 @@ type TracerConfig struct {
 	Sample float64
 	// Headers go to the collector with each batch, such as its credentials.
 	Headers map[string]string
-	// TLS is for endpoints with https; nil is the system's.
-	TLS *tls.Config
 	// Version is that of the server.
 	Version string
 	Log     zerolog.Logger
@@ -76,14 +74,13 @@ func NewTracer(c TracerConfig) (*Tracer, error) {
 	if to.Path == "" || to.Path == "/" {
 		to.Path = "/v1/traces"
 	}
-	options := []otlptracehttp.Option{
-		otlptracehttp.WithEndpointURL(to.String()), otlptracehttp.WithHeaders(c.Headers), otlptracehttp.WithTimeout(exportTimeout),
-		otlptracehttp.WithRetry(retries),
-	}
-	if c.TLS != nil {
-		options = append(options, otlptracehttp.WithTLSClientConfig(c.TLS))
-	}
-	exporter, err := otlptracehttp.New(context.Background(), options...)
+	exporter, err := otlptracehttp.New(context.Background(), otlptracehttp.WithEndpointURL(to.String()),
+		otlptracehttp.WithHeaders(c.Headers), otlptracehttp.WithRetry(retries), otlptracehttp.WithHTTPClient(&http.Client{
+			Transport: http.DefaultTransport.(*http.Transport).Clone(),
+			Timeout:   exportTimeout,
+			// The headers are for the collector alone.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}))
 	if err != nil {
 		return nil, err
 	}

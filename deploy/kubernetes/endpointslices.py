@@ -35,6 +35,13 @@ def sources(slices, port_name):
             yield "pod-%s.yaml" % pod, json.dumps({"sources": [source]}) + "\n"
 
 
+class KeepRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the token is for the API server alone."""
+
+    def redirect_request(self, *_):
+        return None
+
+
 def ask(service):
     """Returns the EndpointSlices of a Service, from the API server."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
@@ -46,7 +53,8 @@ def ask(service):
         "[%s]" % host if ":" in host else host, port, namespace, service)
     request = urllib.request.Request(url, headers={"Authorization": "Bearer " + token})
     trusted = ssl.create_default_context(cafile=ACCOUNT + "ca.crt")
-    with urllib.request.urlopen(request, timeout=10, context=trusted) as answer:
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=trusted), KeepRedirect)
+    with opener.open(request, timeout=10) as answer:
         return json.load(answer)
 
 

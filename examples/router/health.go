@@ -123,7 +123,7 @@ func (r *Router) checkWorker(ctx context.Context, w Worker) error {
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := direct.Do(req)
 	if err != nil {
 		return err
 	}

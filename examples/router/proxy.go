@@ -137,6 +137,9 @@ func (r *Router) tokens(req *http.Request, body []byte) (tokens []uint32, refuse
 	return tokens, nil, nil
 }
 
+// direct asks workers. It follows no redirect, so that prompts go to no other host.
+var direct = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
 // tokenize sends the body of a completion to /tokenize of an engine, which ignores the fields that are
 // about the answer. If the engine refuses it, so does the router.
 func (r *Router) tokenize(ctx context.Context, body []byte) (tokens []uint32, refused *refusal, err error) {
@@ -147,7 +150,7 @@ func (r *Router) tokenize(ctx context.Context, body []byte) (tokens []uint32, re
 			return err
 		}
 		req.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := direct.Do(req)
 		if err != nil {
 			return err
 		}

@@ -202,6 +202,24 @@ func engine(t *testing.T, name string, watch func()) *httptest.Server {
 	return s
 }
 
+// TestPromptsFollowNoRedirect lets an engine send requests for tokens elsewhere: no prompt goes there.
+func TestPromptsFollowNoRedirect(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		t.Errorf("another server is asked for %s: %s", req.URL, body)
+	}))
+	defer elsewhere.Close()
+	s := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer s.Close()
+	r := &Router{Workers: []Worker{workerAt(t, "a", 0, s)}}
+	if tokens, refused, err := r.tokenize(t.Context(), []byte(`{"model":"m","prompt":"text"}`)); refused == nil && err == nil {
+		t.Errorf("the answer is %v", tokens)
+	}
+	if err := r.checkWorker(t.Context(), r.Workers[0]); err == nil {
+		t.Error("a worker that redirects is healthy")
+	}
+}
+
 func workerAt(t *testing.T, instance string, rank int, s *httptest.Server) Worker {
 	t.Helper()
 	u, err := url.Parse(s.URL)

@@ -29,7 +29,7 @@ type Client struct {
 // nil, without credentials.
 func NewClient(base string, web *http.Client) *Client {
 	if web == nil {
-		web = &http.Client{Timeout: answerTimeout}
+		web = &http.Client{Timeout: answerTimeout, CheckRedirect: KeepRedirect}
 	}
 	return &Client{Base: strings.TrimRight(base, "/"), http: web}
 }
@@ -99,10 +99,11 @@ func (f *ClientFlags) HTTP(timeout time.Duration) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &http.Client{Transport: to, Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}, nil
+	return &http.Client{Transport: to, Timeout: timeout, CheckRedirect: KeepRedirect}, nil
 }
+
+// KeepRedirect is for the CheckRedirect of a client that takes a redirect for the answer.
+func KeepRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Client returns a client of the server of --server.
 func (f *ClientFlags) Client() (*Client, error) {
