@@ -175,7 +175,8 @@ func (r *relays) listen(life *lifecycle, o relayOptions) error {
 			return err
 		}
 	}
-	web := &http.Server{Handler: r.httpHandler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	web := &http.Server{Handler: access.OnlyLocalNames(r.httpHandler()), DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	life.run("the listener", func(context.Context) error { return web.Serve(ln) })
 	life.onEnd("answering clients", func() { web.Close() })
 	life.log.Info().Str("address", ln.Addr().String()).Msg("listening")

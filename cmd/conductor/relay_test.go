@@ -94,6 +94,33 @@ func TestRelayRefuses(t *testing.T) {
 	with("--listen:", "--listen", "192.0.2.1:1")
 }
 
+// TestRelayNames holds that a web page whose name leads to this machine (DNS rebinding) reads nothing of a relay.
+func TestRelayNames(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "relay", "--endpoint", "tcp://127.0.0.1:1", "--bind", "tcp://127.0.0.1:0", "--bind-replay", "tcp://127.0.0.1:0",
+		"--listen", "127.0.0.1:0")
+	for _, path := range []string{"/metrics", "/health", "/ready", "/other"} {
+		if got := statusAs(t, p.url+path, "evil.example"); got != http.StatusForbidden {
+			t.Errorf("%s for a foreign name: %d", path, got)
+		}
+	}
+	if got := statusAs(t, p.url+"/health", "localhost:1"); got != http.StatusOK {
+		t.Errorf("/health for localhost: %d", got)
+	}
+}
+
+// statusAs returns the status of an answer to a request for a name.
+func statusAs(t *testing.T, url, host string) int {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	must.Succeed(t, err)
+	req.Host = host
+	resp, err := http.DefaultClient.Do(req)
+	must.Succeed(t, err)
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
 // TestRelayTLS holds that the listener of a relay answers clients with a certificate of its
 // authority alone.
 func TestRelayTLS(t *testing.T) {

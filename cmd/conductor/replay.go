@@ -20,6 +20,7 @@ import (
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/replay"
@@ -316,7 +317,7 @@ func (p *past) serveAPI(ctx context.Context, address string, errs io.Writer) err
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
-	s := server.NewServer(p.apiHandler(), listenerTimeouts(config.Default().Limits))
+	s := server.NewServer(access.OnlyLocalNames(p.apiHandler()), listenerTimeouts(config.Default().Limits))
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	cli.Fprintf(errs, "the past is at http://%s\n", l.Addr())
 	if err := s.Serve(l); ctx.Err() == nil {

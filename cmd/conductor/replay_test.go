@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -340,6 +341,9 @@ func TestReplayListens(t *testing.T) {
 	}
 	post(t, url+"/conductor/v1/register",
 		`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"b","block_size":16,"dp_rank":3}`, 403)
+	if got := statusAs(t, url+"/services", "evil.example"); got != http.StatusForbidden {
+		t.Errorf("a page whose name leads here: %d", got)
+	}
 	must.Succeed(t, cmd.Process.Signal(os.Interrupt))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("exit: %v", err)

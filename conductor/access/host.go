@@ -1,6 +1,7 @@
 package access
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -92,4 +93,20 @@ func isLoopbackName(name string) bool {
 func isLoopback(a net.Addr) bool {
 	at, ok := a.(*net.TCPAddr)
 	return ok && at.IP.IsLoopback()
+}
+
+// OnlyLocalNames returns a handler for a listener that asks for no credentials and has no settings. What comes to a loopback
+// address has to ask for localhost or an address of it. Over TLS a browser itself makes sure that the name is the server's.
+func OnlyLocalNames(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		reached, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		if r.TLS != nil || !isLoopback(reached) || r.Host == "" || isLoopbackName(hostName(r.Host)) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		json.NewEncoder(w).Encode(map[string]string{"reason": reasonHost,
+			"error": fmt.Sprintf("this listener does not answer to the name %q: ask for localhost or 127.0.0.1", hostName(r.Host))})
+	})
 }
