@@ -37,6 +37,15 @@ func URL(text string) string {
 	return scheme + rest
 }
 
+// Word returns what a user wrote in place of a name, such as an argument that a command does not take: as URL does if there is
+// a colon, without which names of sources and files have no secrets.
+func Word(text string) string {
+	if !strings.Contains(text, ":") {
+		return text
+	}
+	return URL(text)
+}
+
 // WithoutUser returns a URL without user and password, for those who are to use it without them.
 func WithoutUser(text string) string {
 	u, err := url.Parse(text)

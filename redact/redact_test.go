@@ -44,6 +44,18 @@ func TestURL(t *testing.T) {
 	}
 }
 
+// TestWord holds what of a word is shown that may be a URL.
+func TestWord(t *testing.T) {
+	for word, want := range map[string]string{
+		"x:secret@h": "***@h", "http://u:se cret@h": "http://***@h", "u:se cret@h": "***@h", "http://h?secret": "http://h?***",
+		"e@10.0.0.1|default|0": "e@10.0.0.1|default|0", "what?": "what?", "./a@b#1.yaml": "./a@b#1.yaml", "--flag": "--flag",
+	} {
+		if got := Word(word); got != want {
+			t.Errorf("%q is shown as %q, want %q", word, got, want)
+		}
+	}
+}
+
 // TestError holds that errors of net/http and net/url name no secret, and remain what they are.
 func TestError(t *testing.T) {
 	for _, text := range []string{"http://u:secret@127.0.0.1:1/x?token=secret", "http://secret@127.0.0.1:1", "http://u:se\x7fsecret@h",

@@ -97,6 +97,9 @@ func configCheckCommand() *cobra.Command {
 			if err == nil {
 				err, doubted = errors.Join(refusals(loaded)...), doubts(loaded)
 			}
+			if err != nil {
+				err = errors.New(cli.HideWords(err.Error(), args))
+			}
 			if *asJSON {
 				return printChecked(cmd.OutOrStdout(), args[0], loaded, doubted, err)
 			}

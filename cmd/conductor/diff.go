@@ -16,6 +16,7 @@ import (
 	"example.com/conductor/history"
 	"example.com/conductor/history/diff"
 	"example.com/conductor/history/peer"
+	"example.com/conductor/redact"
 )
 
 // errDiffers is the end of a comparison that found a difference.
@@ -69,7 +70,8 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 			defer l.Close()
 			both[i] = l
 		}
-		p := &diffPrinter{out: cmd.OutOrStdout(), source: source, limit: limit, asJSON: asJSON, names: args}
+		p := &diffPrinter{out: cmd.OutOrStdout(), source: source, limit: limit, asJSON: asJSON,
+			names: []string{redact.Word(args[0]), redact.Word(args[1])}}
 		sources, err := diff.Compare(both[0], both[1], all, p.block)
 		if err != nil {
 			return err

@@ -13,6 +13,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/spf13/pflag"
+
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/cmd/internal/clitest"
 	"example.com/conductor/config"
 	"example.com/conductor/internal/must"
 )
@@ -193,5 +197,48 @@ func TestSecretsAreShownToNobody(t *testing.T) {
 	}
 	if !strings.Contains(p.log(), "a peer gave no whole snapshot") && !strings.Contains(p.log(), "a peer is not up yet") {
 		t.Errorf("nothing has failed: %s", p.log())
+	}
+}
+
+// TestCommandLinesShowNoPassword gives every command words and values of flags that it does not take, with a password in them.
+func TestCommandLinesShowNoPassword(t *testing.T) {
+	t.Setenv(cli.ServerEnv, "http://127.0.0.1:1")
+	t.Chdir(t.TempDir())
+	lines := 0
+	f := func(args ...string) {
+		t.Helper()
+		lines++
+		_, out, errs := runCLI(args...)
+		if strings.Contains(out+errs, "s3cret") {
+			t.Errorf("%q shows a password: %.500s", args, out+errs)
+		}
+	}
+	words := []string{"http://reader:s3cret@127.0.0.1:1", "x://reader:s3cret@h", "reader:s3cret@h:1", "http://reader:s3 s3cret@h",
+		"reader:s3 s3cret@h", "http://h?token=s3cret"}
+	for _, c := range clitest.Commands(rootCommand()) {
+		path := strings.Fields(c.CommandPath())[1:]
+		if c.Name() == "init" {
+			continue // it makes a file of that name
+		}
+		for _, word := range words {
+			for n := 1; n <= 3; n++ {
+				f(append(slices.Clone(path), slices.Repeat([]string{word}, n)...)...)
+			}
+			c.Flags().VisitAll(func(flag *pflag.Flag) {
+				if flag.Value.Type() != "string" && flag.Name != "help" {
+					f(append(slices.Clone(path), "--"+flag.Name+"="+word, "stray", "stray", "stray")...)
+				}
+			})
+			f(append(slices.Clone(path), "--"+word)...)
+		}
+	}
+	for _, word := range words {
+		f(word)
+		f("diff", word, "http://127.0.0.1:1")
+		f("diff", "http://127.0.0.1:1", word, "--json")
+		f("help", word)
+	}
+	if lines < 500 {
+		t.Errorf("%d lines", lines)
 	}
 }

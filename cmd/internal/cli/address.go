@@ -88,6 +88,9 @@ func withPort(text string) (string, error) {
 
 func checkPort(text string) error {
 	if n, err := strconv.ParseUint(text, 10, 16); err != nil || n == 0 {
+		if strings.Contains(text, "@") { // of user:password@host
+			text = redact.Hidden
+		}
 		return fmt.Errorf("%q is no port: a port is a number from 1 to 65535", text)
 	}
 	return nil

@@ -9,11 +9,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"example.com/conductor/redact"
 )
 
 // Exit statuses of every command.
@@ -56,17 +59,27 @@ func Execute(root *cobra.Command, errs io.Writer) int {
 		understood = true
 		return nil
 	}
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return ExitFine
 	}
 	if !errors.Is(err, ErrReported) {
-		fmt.Fprintf(errs, "%s: %s\n", root.Name(), printableLines(err.Error()))
+		fmt.Fprintf(errs, "%s: %s\n", root.Name(), printableLines(HideWords(err.Error(), cmd.Flags().Args())))
 	}
 	if usage := (usageError{}); !understood || errors.As(err, &usage) {
 		return ExitUsage
 	}
 	return ExitError
+}
+
+// HideWords returns a text about words of a command line without the passwords in them.
+func HideWords(text string, words []string) string {
+	for _, word := range words {
+		if shown := redact.Word(word); shown != word {
+			text = strings.ReplaceAll(text, word, shown)
+		}
+	}
+	return redact.Text(text)
 }
 
 // Coloured reports whether text for w may have colours: w is a terminal, NO_COLOR is not set, and TERM is not dumb.

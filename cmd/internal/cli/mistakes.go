@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"example.com/conductor/redact"
 	"example.com/conductor/spelling"
 )
 
@@ -110,6 +111,7 @@ func FlagError(c *cobra.Command, err error) error {
 		if short := unknown.GetSpecifiedShortnames(); short != "" {
 			word, dashes = short, "-"
 		}
+		word = redact.Word(word)
 		if near := spelling.Closest(word, names); near != "" {
 			return Usagef("unknown flag %s%s; did you mean --%s?", dashes, word, near)
 		}
@@ -117,9 +119,9 @@ func FlagError(c *cobra.Command, err error) error {
 	case errors.As(err, &value):
 		kind, known := kinds[value.GetFlag().Value.Type()]
 		if !known {
-			return Usagef("--%s: %w", value.GetFlag().Name, value.Unwrap())
+			return Usagef("--%s: %s", value.GetFlag().Name, HideWords(value.Unwrap().Error(), []string{value.GetValue()}))
 		}
-		return Usagef("--%s: %q is not %s", value.GetFlag().Name, value.GetValue(), kind)
+		return Usagef("--%s: %q is not %s", value.GetFlag().Name, redact.Word(value.GetValue()), kind)
 	}
 	return Usagef("%w", err)
 }
