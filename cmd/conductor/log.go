@@ -25,9 +25,10 @@ func newLogger(c config.Log, w io.Writer) (log zerolog.Logger, flush func()) {
 	}
 	signal.Ignore(syscall.SIGPIPE)
 	queue := startLogQueue(w, logLines)
-	var out io.Writer = queue
+	var out io.Writer = printableLines{queue}
 	if c.Format == "console" {
-		out = zerolog.ConsoleWriter{Out: queue, TimeFormat: time.TimeOnly, NoColor: !cli.Coloured(w)}
+		out = zerolog.ConsoleWriter{Out: queue, TimeFormat: time.TimeOnly, NoColor: !cli.Coloured(w),
+			FormatPrepare: printMessage, FormatFieldValue: printField}
 	}
 	log = zerolog.New(out).Level(level).With().Timestamp().Logger()
 	queue.tellLost = func(n int64) {

@@ -307,7 +307,7 @@ func (p *past) apiHandler() http.Handler {
 	registry.MustRegister(p.conductor.Meter(), d, buildInfo())
 	return dialectHandler(config.Conductor, p.conductor, d, admin.Options{
 		Dialect: conductorhttp.Options{MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version},
-		OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
+		OpenAPI: kvconductor.OpenAPI, Gatherer: printableLabels{registry}, Log: zerolog.Nop(),
 	})
 }
 

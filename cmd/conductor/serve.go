@@ -368,7 +368,8 @@ func (s *serving) wireListeners() {
 			Admission: s.slots, Version: version,
 		},
 		Reload: s.reloads.Reload, Settings: settingsOf(s.loaded.File, s.settings), Watch: s.hub, Again: s.entry.Again,
-		Cluster: s.replicas.shards, Snapshots: new(peer.Spool), OpenAPI: kvconductor.OpenAPI, Gatherer: s.metrics, Log: s.log,
+		Cluster: s.replicas.shards, Snapshots: new(peer.Spool), OpenAPI: kvconductor.OpenAPI,
+		Gatherer: printableLabels{s.metrics}, Log: s.log,
 		Draining: s.listeners.Draining, Guard: s.entry.Check, Budget: s.budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
 			if p := s.loader.Progress(); p.From != "" {
