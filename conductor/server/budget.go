@@ -107,7 +107,7 @@ func (h *Hold) change(bytes int64, arriving bool) error {
 }
 
 // Bound is the middleware that counts bodies and answers. It runs behind Decoded: the bytes of
-// a body are the decoded ones.
+// a body are the decoded ones, and those that are decoded.
 func (b *Budget) Bound(g *gin.Context) {
 	if b == nil {
 		return
@@ -119,6 +119,12 @@ func (b *Budget) Bound(g *gin.Context) {
 	g.Set(boundKey, x)
 	if x.sent != nil && x.sent != http.NoBody {
 		g.Request.Body = x
+	}
+	if packed, ok := x.sent.(*codedBody); ok {
+		packed.reserve = func(n int) error {
+			_, err := x.reserveRead(n, nil)
+			return err
+		}
 	}
 	defer x.releaseMemory(g)
 	g.Next()

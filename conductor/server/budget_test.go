@@ -12,6 +12,39 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
+// TestUnfinishedBodiesHoldNoDecoder sends the start of a body whose window is 8 MiB: it gets no decoder, which takes so much,
+// before the end, and gives it back behind it.
+func TestUnfinishedBodiesHoldNoDecoder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := NewBudget(1 << 20)
+		router := gin.New()
+		var sent *codedBody
+		router.POST("/", Decoded(1<<20), budget.Bound, func(g *gin.Context) {
+			sent = g.Request.Body.(*exchange).sent.(*codedBody)
+			text, err := io.ReadAll(g.Request.Body)
+			if err != nil || len(text) != 100_000 || sent.coding != nil {
+				t.Errorf("%d bytes, %v, with a decoder: %t", len(text), err, sent.coding != nil)
+			}
+		})
+		start := []byte("\x28\xb5\x2f\xfd\x00\x68" + "\x82\x1a\x06 ") // and a block of 50,000 spaces
+		r, w := io.Pipe()
+		request := httptest.NewRequest(http.MethodPost, "/", r)
+		request.Header.Set("Content-Encoding", "zstd")
+		ended := make(chan bool)
+		go func() { router.ServeHTTP(httptest.NewRecorder(), request); close(ended) }()
+		w.Write(start)
+		if synctest.Wait(); sent.coding != nil {
+			t.Error("a body that is not there has a decoder")
+		}
+		if n := budget.bytes.Stats().Used; n < unfinished {
+			t.Errorf("it reserves %d bytes", n)
+		}
+		w.Write([]byte("\x83\x1a\x06 ")) // the last block
+		w.Close()
+		<-ended
+	})
+}
+
 // TestUnfinishedBodiesCount sends small bodies that do not end, until there is no memory for a further one. Bodies that have
 // arrived whole cost nothing, and make room.
 func TestUnfinishedBodiesCount(t *testing.T) {

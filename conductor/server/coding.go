@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +16,10 @@ import (
 
 // Routers may compress what they send:
 //
-//	socket --at most limit bytes--> decoder --at most the dialect's bound--> handler
+//	socket --at most limit bytes--> packed --decoder--> at most the dialect's bound --> handler
+//
+// A decoder takes up to maxWindow, and more, whatever the client has sent. So a body gets one once all of it is there, and
+// gives it back at its end: no client holds one while the server waits for it.
 //
 // Decoded runs before every handler and replaces the body by its decoder. Each dialect
 // reads, bounds and refuses bodies in its own words, compressed or not. The first read
@@ -50,13 +54,14 @@ func Decoded(limit int64) gin.HandlerFunc {
 		case b == nil:
 			return
 		}
-		b.coding.wire.Reader = http.MaxBytesReader(g.Writer, g.Request.Body, limit)
+		b.sent, b.size = http.MaxBytesReader(g.Writer, g.Request.Body, limit), g.Request.ContentLength
 		b.Closer = g.Request.Body
 		g.Request.Body = b
 		g.Request.ContentLength = -1
 		g.Request.Header.Del("Content-Encoding")
 		g.Request.Header.Del("Content-Length")
 		g.Next()
+		b.err = http.ErrBodyReadAfterClose
 		b.releaseDecoder() // a decoder that panicked is not used again
 	}
 }
@@ -65,8 +70,11 @@ func Decoded(limit int64) gin.HandlerFunc {
 type codedBody struct {
 	io.Closer
 	name    string
+	sent    io.Reader         // as it comes
+	size    int64             // of it, in bytes; -1 if unknown
+	reserve func(n int) error // memory for bytes of it; nil reserves none
 	codings *sync.Pool
-	coding  *coding
+	coding  *coding // nil before the first read, and behind the end
 	begun   bool
 	err     error // of the last read, which is that of all that follow
 }
@@ -90,7 +98,7 @@ func newCodedBody(named []string) (*codedBody, error) {
 	default:
 		return nil, &unsupportedError{text}
 	}
-	return &codedBody{name: name, codings: codings, coding: codings.Get().(*coding)}, nil
+	return &codedBody{name: name, codings: codings}, nil
 }
 
 func (b *codedBody) Read(p []byte) (int, error) {
@@ -99,7 +107,7 @@ func (b *codedBody) Read(p []byte) (int, error) {
 	}
 	if !b.begun {
 		b.begun = true
-		if b.err = b.describeFault(b.coding.decoder.Reset(&b.coding.wire)); b.err != nil {
+		if b.err = b.fetch(); b.err != nil {
 			return 0, b.err
 		}
 	}
@@ -109,26 +117,57 @@ func (b *codedBody) Read(p []byte) (int, error) {
 	} else {
 		b.err = b.describeFault(err)
 	}
+	if b.err != nil {
+		b.releaseDecoder()
+	}
 	return n, b.err
 }
 
-// describeFault returns the error that the client is given for an error of the decoder. If the connection failed, it returns
-// that error instead, because the decoder only fails in consequence.
+// fetch waits for the whole body, and gets a decoder for it.
+func (b *codedBody) fetch() error {
+	packed := new(bytes.Buffer)
+	packed.Grow(int(max(min(b.size, maxFrame), 0)) + bytes.MinRead)
+	if _, err := packed.ReadFrom(reserved{b}); err != nil {
+		return err
+	}
+	b.coding = b.codings.Get().(*coding)
+	b.coding.wire.Reader = packed
+	if err := b.describeFault(b.coding.decoder.Reset(&b.coding.wire)); err != nil {
+		b.releaseDecoder()
+		return err
+	}
+	return nil
+}
+
+// reserved reads a body as it comes, within the memory that there is for it.
+type reserved struct{ of *codedBody }
+
+func (r reserved) Read(p []byte) (int, error) {
+	n, err := r.of.sent.Read(p)
+	if r.of.reserve != nil {
+		if failed := r.of.reserve(n); failed != nil {
+			return 0, failed
+		}
+	}
+	return n, err
+}
+
+// describeFault returns the error that the client is given for an error of the decoder.
 func (b *codedBody) describeFault(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case b.coding.wire.err != nil && b.coding.wire.err != io.EOF:
-		return b.coding.wire.err
 	case err == io.EOF:
 		err = io.ErrUnexpectedEOF
 	}
 	return fmt.Errorf("content encoding %s: %w", b.name, err)
 }
 
-// releaseDecoder gives the decoder back. The body ends here.
+// releaseDecoder gives the decoder back, if the body has one.
 func (b *codedBody) releaseDecoder() {
-	b.err = http.ErrBodyReadAfterClose
+	if b.coding == nil {
+		return
+	}
 	b.coding.wire = wire{}
 	b.codings.Put(b.coding)
 	b.coding = nil
