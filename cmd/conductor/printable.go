@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -15,7 +16,8 @@ import (
 // Names of engines, models and media may have any character. People look at metrics and the log in terminals and editors, where
 // some of them would move the cursor or turn the text around.
 
-// printableLabels is a Gatherer whose values of labels are cli.Printable.
+// printableLabels is a Gatherer whose values of labels are cli.Printable. Backslashes are doubled, so that two names never become
+// one: a scrape that has a series twice is lost.
 type printableLabels struct{ prometheus.Gatherer }
 
 // Gather implements prometheus.Gatherer.
@@ -25,7 +27,7 @@ func (p printableLabels) Gather() ([]*dto.MetricFamily, error) {
 		for _, m := range family.Metric {
 			for i := 0; i < len(m.Label); i++ {
 				value := m.Label[i].GetValue()
-				shown := cli.Printable(value)
+				shown := cli.Printable(strings.ReplaceAll(value, `\`, `\\`))
 				if shown == value {
 					continue
 				}

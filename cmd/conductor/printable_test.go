@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -32,7 +33,8 @@ func TestLabelsArePrintable(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	gauge := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "g", Help: "h"}, []string{"instance", "model"})
 	registry.MustRegister(gauge)
-	for i, name := range append(unprintable, `back\slash "quoted" ü`) {
+	names := append(slices.Clone(unprintable), `back\slash "quoted" ü`, `a\x1b[31mred`)
+	for i, name := range names {
 		gauge.WithLabelValues(name, name).Set(float64(i))
 	}
 	for range 2 {
@@ -46,8 +48,16 @@ func TestLabelsArePrintable(t *testing.T) {
 		if c := unprintableIn(text.String()); c != "" {
 			t.Errorf("%q is in the text", c)
 		}
+		series := slices.Sorted(strings.Lines(text.String()))
+		for i := range series {
+			name, _, _ := strings.Cut(series[i], "} ")
+			series[i] = name
+		}
+		if n := len(slices.Compact(series)) - 2; n != len(names) { // two lines are about the metric
+			t.Errorf("%d series of %d names", n, len(names))
+		}
 		for _, want := range []string{`instance="a\\x1b[31mred",model="a\\x1b[31mred"`, `instance="b\\nc"`, `instance="h\\u202er"`,
-			`instance="back\\slash \"quoted\" ü"`} {
+			`instance="back\\\\slash \"quoted\" ü"`} {
 			if !strings.Contains(text.String(), want) {
 				t.Errorf("no %s in %s", want, text.String())
 			}
