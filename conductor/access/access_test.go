@@ -10,8 +10,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -25,6 +27,19 @@ import (
 func digest(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
+}
+
+// TestPipesAreRefused reads pipes that nobody writes to in place of files that are watched.
+func TestPipesAreRefused(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	must.Succeed(t, syscall.Mkfifo(pipe, 0o600))
+	_, credentials := LoadCredentials(pipe)
+	_, certificates := LoadCertificates(ServerFiles{Cert: pipe, Key: pipe})
+	for _, err := range []error{credentials, certificates} {
+		if err == nil || !strings.Contains(err.Error(), pipe+" is no regular file") {
+			t.Errorf("a pipe: %v", err)
+		}
+	}
 }
 
 // TestReadCredentialsMistakes holds that all mistakes are reported with entry and field.
@@ -60,6 +75,11 @@ certificates:
 	}
 	if strings.Contains(err.Error(), "secret") {
 		t.Error("the error repeats what should have been a digest")
+	}
+	for _, text := range []string{"", "# nobody"} {
+		if _, err := readCredentials(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "tokens: []") {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 	if _, err := readCredentials(strings.NewReader("token: []")); err == nil || !strings.Contains(err.Error(), "token") {
 		t.Errorf("an unknown key: %v", err)

@@ -70,7 +70,10 @@ func readCredentials(r io.Reader) (*Credentials, error) {
 	}
 	d := yaml.NewDecoder(io.LimitReader(r, maxFile))
 	d.KnownFields(true)
-	if err := d.Decode(&in); err != nil && err != io.EOF {
+	switch err := d.Decode(&in); {
+	case err == io.EOF: // perhaps its writer has only just begun
+		return nil, errors.New("it is empty: write tokens: [] if nobody is to have access")
+	case err != nil:
 		return nil, err
 	}
 	out := &Credentials{certificates: make(map[string]*Client), found: make(map[uint64][]int), seed: maphash.MakeSeed()}

@@ -3,8 +3,10 @@ package access
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -51,15 +53,40 @@ func Watch(ctx context.Context, before string, paths func() []string, changed fu
 
 // LoadCredentials reads a file of credentials. Other users must not be able to write it.
 func LoadCredentials(path string) (*Credentials, error) {
-	f, err := os.Open(path)
+	f, mode, err := openWatched(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, err
-	} else if info.Mode().Perm()&0o002 != 0 {
+	if mode.Perm()&0o002 != 0 {
 		return nil, fmt.Errorf("every user may write %s: chmod o-w it", path)
 	}
 	return readCredentials(f)
+}
+
+// openWatched opens a file that is read again whenever it changes. A pipe is refused, because it would be waited for, and nothing
+// read again meanwhile.
+func openWatched(path string) (f *os.File, mode os.FileMode, err error) {
+	if f, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Mode(), nil
+}
+
+// readWatched reads a file that openWatched opens.
+func readWatched(path string) ([]byte, error) {
+	f, _, err := openWatched(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
 }

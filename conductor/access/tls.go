@@ -41,13 +41,25 @@ func LoadCertificates(files ServerFiles) (*Certificates, error) {
 
 // Reload reads the files again. If one is unusable, everything stays as it was.
 func (c *Certificates) Reload() error {
-	pair, err := tls.LoadX509KeyPair(c.files.Cert, c.files.Key)
+	cert, err := readWatched(c.files.Cert)
+	if err != nil {
+		return err
+	}
+	key, err := readWatched(c.files.Key)
+	if err != nil {
+		return err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return err
 	}
 	cfg := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	if c.files.ClientCA != "" {
-		if cfg.ClientCAs, err = Authorities(c.files.ClientCA); err != nil {
+		text, err := readWatched(c.files.ClientCA)
+		if err != nil {
+			return err
+		}
+		if cfg.ClientCAs, err = parseAuthorities(c.files.ClientCA, text); err != nil {
 			return err
 		}
 		cfg.ClientAuth = tls.VerifyClientCertIfGiven
@@ -87,6 +99,10 @@ func Authorities(path string) (*x509.CertPool, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseAuthorities(path, text)
+}
+
+func parseAuthorities(path string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
 		return nil, fmt.Errorf("%s: there is no certificate in PEM form", path)
