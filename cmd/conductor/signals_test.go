@@ -13,7 +13,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/config"
 	"example.com/conductor/internal/freeport"
 	"example.com/conductor/internal/must"
@@ -34,7 +33,7 @@ func TestStartHangs(t *testing.T) {
 	loaded, err := config.Load(config.Options{Env: []string{}})
 	must.Succeed(t, err)
 	loaded.Config.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.Conductor}}
-	loaded.Config.Auth.File = pipe
+	loaded.Config.Snapshot.Dir, loaded.Config.Snapshot.KeyFile = t.TempDir(), pipe
 	var log strings.Builder
 	ctx, stop := context.WithCancel(t.Context())
 	life := newLifecycle(ctx, zerolog.New(&log))
@@ -54,31 +53,6 @@ func TestStartHangs(t *testing.T) {
 	writer, err := os.OpenFile(pipe, os.O_WRONLY, 0) // lets the start go on
 	must.Succeed(t, err)
 	must.Succeed(t, writer.Close())
-}
-
-// TestThirdSignal ends a command that hangs.
-func TestThirdSignal(t *testing.T) {
-	t.Parallel()
-	pipe := newPipe(t)
-	cmd := command("relay", "--endpoint", "tcp://127.0.0.1:1", "--bind", "tcp://127.0.0.1:0", "--bind-replay", "tcp://127.0.0.1:0",
-		"--listen", "127.0.0.1:0", "--cert", pipe, "--key", pipe)
-	must.Succeed(t, cmd.Start())
-	writer, err := os.OpenFile(pipe, os.O_WRONLY, 0) // once the command opens it
-	must.Succeed(t, err)
-	defer writer.Close()
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	for again := time.Tick(20 * time.Millisecond); ; {
-		select {
-		case <-ended:
-			if code := cmd.ProcessState.ExitCode(); code != cli.ExitError {
-				t.Errorf("ended with %v", cmd.ProcessState)
-			}
-			return
-		case <-again:
-			_ = cmd.Process.Signal(syscall.SIGTERM)
-		}
-	}
 }
 
 // TestHangupWhileStarting sends SIGHUP to a server that waits for an engine before it listens, and to one that drains.

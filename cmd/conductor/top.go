@@ -116,6 +116,7 @@ func (t *top) readStats(ctx context.Context) error {
 	if err := t.server.Get(ctx, "/admin/stats", &next); err != nil {
 		return err
 	}
+	next.Sources = slices.DeleteFunc(next.Sources, func(r *topRow) bool { return r == nil })
 	rows := make(map[string]*topRow, len(next.Sources))
 	for _, r := range next.Sources {
 		if old := t.rows[r.Source]; old != nil {
@@ -146,7 +147,7 @@ func sparkline(rates []float64) string {
 	for _, r := range rates {
 		i := 0
 		if most > 0 {
-			i = int(r / most * 7)
+			i = int(max(r, 0) / most * 7)
 		}
 		b.WriteRune([]rune("▁▂▃▄▅▆▇█")[i])
 	}

@@ -3,6 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -82,10 +85,22 @@ func TestOperatorCommands(t *testing.T) {
 
 // TestSparkline draws rates relative to the highest.
 func TestSparkline(t *testing.T) {
-	for want, rates := range map[string][]float64{"": nil, "▁▁": {0, 0}, "▁▄█": {0, 3.5, 7}} {
+	for want, rates := range map[string][]float64{"": nil, "▁▁": {0, 0}, "▁▄█": {0, 3.5, 7}, "▁█": {-5, 7}} {
 		if got := sparkline(rates); got != want {
 			t.Errorf("%v: %q, want %q", rates, got, want)
 		}
+	}
+}
+
+// TestTopOfOddAnswers asks a server that answers nonsense.
+func TestTopOfOddAnswers(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"sources":[null,{"instance":"a","events_per_s":-5}]}`)
+	}))
+	defer server.Close()
+	if out, err := command("top", "--once", "--server", server.URL).CombinedOutput(); err != nil || !strings.Contains(string(out), "-5.0") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
