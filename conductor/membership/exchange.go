@@ -187,7 +187,7 @@ func (g *Registry) readEntries(ctx context.Context, st *Status) error {
 	if err != nil {
 		return err
 	}
-	if len(answer) != 3 {
+	if len(answer) != 4 {
 		return fmt.Errorf("the registry is answered by %d values", len(answer))
 	}
 	fields, _ := answer[2].([]any)
@@ -195,6 +195,8 @@ func (g *Registry) readEntries(ctx context.Context, st *Status) error {
 	if answer[0] != st.Run || revision < st.Revision {
 		return errOther
 	}
+	now, _ := answer[3].(int64)
+	latest := now + farAhead.Milliseconds()
 	texts := make(map[uint64]parsed, len(fields)/2)
 	for i := 0; i+1 < len(fields); i += 2 {
 		field, text := fmt.Sprint(fields[i]), fmt.Sprint(fields[i+1])
@@ -205,8 +207,9 @@ func (g *Registry) readEntries(ctx context.Context, st *Status) error {
 			var e entry
 			if p.name, e.at, e.record, p.reason = parseRecord(field, text); p.reason == "" {
 				e.text, e.fresh, p.entry = text, true, &e
-			} else {
-				g.countRefusal(p.reason, field, "", nil)
+			}
+			if reason := p.refusal(latest); reason != "" {
+				g.countRefusal(reason, field, "", nil)
 			}
 		}
 		texts[place] = p
@@ -216,19 +219,19 @@ func (g *Registry) readEntries(ctx context.Context, st *Status) error {
 	seen := make(map[Name]int64, len(texts)) // times
 	g.unreadable = 0
 	for _, p := range texts {
-		if p.reason != "" {
+		if p.refusal(latest) != "" {
 			g.unreadable++
 			continue
 		}
 		seen[p.name] = p.entry.at
-		if e := g.known[p.name]; e == nil || e.text != p.entry.text && e.at <= p.entry.at {
+		if e := g.known[p.name]; e == nil || e.text != p.entry.text && (e.at <= p.entry.at || e.at > latest) {
 			e := *p.entry
 			setEntry(g.known, p.name, &e)
 		}
 	}
 	for n, e := range g.known {
 		if seen[n] < e.at && g.pending[n] == nil {
-			g.pending[n] = &change{again: e} // the store has lost it
+			g.pending[n] = &change{again: e} // the store has lost it, or has a text that no replica can have written
 		}
 	}
 	g.texts, g.revision = texts, revision
@@ -260,4 +263,12 @@ type parsed struct {
 	name   Name
 	entry  *entry // nil if it cannot be read; not to be changed
 	reason string // why it cannot be read
+}
+
+// refusal returns why the entry is not taken over, "" if it is. latest is the latest time of a change.
+func (p *parsed) refusal(latest int64) string {
+	if p.reason == "" && p.entry.at > latest {
+		return reasonTime
+	}
+	return p.reason
 }

@@ -3,10 +3,13 @@ package membership
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
@@ -84,7 +87,7 @@ func TestRegistryIgnoresGarbage(t *testing.T) {
 	beat(a)
 	holds(t, "good:m x:m", a)
 	beat(a)
-	if got := fmt.Sprint(a.registry.refused); got != "map[name:2 refused:3 size:1 syntax:6]" {
+	if got := fmt.Sprint(a.registry.refused); got != "map[name:2 refused:3 size:1 syntax:5 time:1]" {
 		t.Errorf("%s: %s", got, a.log.String())
 	}
 	a.register(source("c", "m")) // a client repairs an entry
@@ -106,6 +109,133 @@ func forge(t *testing.T, p *peer, field, value string) {
 	client, key := p.members.Store().Client(), p.members.Store().Key
 	must.Succeed(t, client.HSet(t.Context(), key("sources"), field, value).Err())
 	must.Succeed(t, client.Incr(t.Context(), key("revision")).Err())
+}
+
+// TestRegistryIgnoresForgedTimes writes entries whose times no change of a replica can outdo, or which readers could find
+// elsewhere in the text than the scripts of the store. They are not taken over, and a client that registers or unregisters
+// a source counts.
+func TestRegistryIgnoresForgedTimes(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	soon := time.Now().Add(farAhead + time.Minute).UnixMilli()
+	far := map[string]string{
+		"other order":      `{"gone":true,"at":9007199254740983,"by":"x"}`,
+		"last":             `{"at":9007199254740991,"gone":true,"by":"x"}`,
+		"too large":        `{"at":9007199254740992,"gone":true,"by":"x"}`,
+		"beyond a day":     fmt.Sprintf(`{"at":%d,"gone":true,"by":"x"}`, soon),
+		"twice":            `{"at":5,"gone":true,"at":9007199254740983}`,
+		"capital":          `{"at":5,"gone":true,"AT":9007199254740983}`,
+		"space":            `{"at": 9007199254740983,"gone":true}`,
+		"space before":     ` {"at":9007199254740983,"gone":true}`,
+		"space behind":     `{"at":9007199254740983 ,"gone":true}`,
+		"alone":            `{"at":9007199254740983}`,
+		"capital in front": `{"At":9007199254740983,"gone":true}`,
+	}
+	names := slices.Sorted(maps.Keys(far))
+	want := func(model string) string {
+		all := make([]string, len(names))
+		for i, name := range names {
+			all[i] = name + ":" + model
+		}
+		slices.Sort(all)
+		return strings.Join(all, " ")
+	}
+	forgeAll := func() {
+		for name, text := range far {
+			forge(t, a, fmt.Sprintf(`[%q,"default",0]`, name), text)
+		}
+	}
+	forgeAll() // before anybody knows a source of these names
+	beat(a, b)
+	for _, name := range names {
+		b.register(source(name, "m"))
+	}
+	beat(b, a)
+	holds(t, want("m"), a, b)
+	forgeAll() // what replicas know is written again
+	beat(a, b)
+	holds(t, want("m"), a, b)
+	c := newPeer(t, url, "c")
+	beat(c)
+	holds(t, want("m"), a, b, c)
+	forgeAll()
+	beat(a)
+	forgeAll()
+	for _, name := range names {
+		b.register(source(name, "n"))
+	}
+	beat(b, a, c)
+	holds(t, want("n"), a, b, c)
+	forgeAll()
+	for _, name := range names {
+		a.unregister(name)
+	}
+	beat(a, b, c)
+	holds(t, "", a, b, c)
+	for field, text := range a.members.Store().Client().HGetAll(t.Context(), a.members.Store().Key("sources")).Val() {
+		if _, at, _, reason := parseRecord(field, text); reason != "" || at >= soon {
+			t.Errorf("%s: %s stays: %s", field, text, reason)
+		}
+	}
+}
+
+// TestRegistrySurvivesAStoreSetBack has entries of a store whose clock was days ahead, and was then set right. They are written
+// again with times of now, without undoing what clients change meanwhile.
+func TestRegistrySurvivesAStoreSetBack(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	for _, name := range []string{"changed", "kept", "left"} {
+		a.register(source(name, "m"))
+	}
+	beat(a, b)
+	client, key := a.members.Store().Client(), a.members.Store().Key
+	for field, text := range client.HGetAll(t.Context(), key("sources")).Val() { // as if the store had been days ahead
+		n, at, _, _ := parseRecord(field, text)
+		late := at + 3*farAhead.Milliseconds()
+		text = strings.Replace(text, timed(at), timed(late), 1)
+		must.Succeed(t, client.HSet(t.Context(), key("sources"), field, text).Err())
+		for _, p := range []*peer{a, b} {
+			e := p.registry.known[n]
+			e.at, e.text = late, text
+			if e.ours != 0 {
+				e.ours = late
+			}
+		}
+	}
+	b.register(source("changed", "n"))
+	b.unregister("left")
+	beat(b, a)
+	holds(t, "changed:n kept:m", a, b)
+	b.later()
+	a.later()
+	beat(a, b)
+	a.register(source("changed", "o"))
+	beat(a, b)
+	c := newPeer(t, url, "c")
+	beat(c)
+	holds(t, "changed:o kept:m", a, b, c)
+	before := client.Get(t.Context(), key("revision")).Val()
+	beat(a, b, c, a, b, c)
+	if now := client.Get(t.Context(), key("revision")).Val(); now != before {
+		t.Errorf("replicas write again and again: revision %s became %s", before, now)
+	}
+}
+
+// TestRegistrySweepsForgedTimes ends an entry with a forged time, which gets the time of its end.
+func TestRegistrySweepsForgedTimes(t *testing.T) {
+	t.Parallel()
+	a := newPeer(t, redistest.Start(t).URL(), "a")
+	const field = `["x","default",0]`
+	forge(t, a, field, `{"at":9007199254740991,"configured":true,"source":{"instance_id":"x"}}`)
+	client, key := a.members.Store().Client(), a.members.Store().Key
+	must.Succeed(t, client.ZAdd(t.Context(), key("ends"), redis.Z{Score: 1, Member: field}).Err())
+	beat(a)
+	text := client.HGet(t.Context(), key("sources"), field).Val()
+	if _, at, r, reason := parseRecord(field, text); reason != "" || !r.Swept || at > time.Now().Add(time.Hour).UnixMilli() {
+		t.Errorf("%s: %s", reason, text)
+	}
 }
 
 // TestRegistryLogsFlood has many entries that cannot be used, which change all the time: they are

@@ -18,7 +18,7 @@ var (
 
 // reasons and dropReasons are all values of the label reason.
 var (
-	reasons     = []string{reasonSize, reasonSyntax, reasonName, reasonRefused}
+	reasons     = []string{reasonSize, reasonSyntax, reasonTime, reasonName, reasonRefused}
 	dropReasons = []string{reasonPending, reasonTenant, reasonMaxSources}
 )
 

@@ -1,9 +1,27 @@
 package membership
 
-import "github.com/redis/go-redis/v9"
+import (
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
 
 // Scripts of the registry. KEYS[1] is the run id: a store that is not the one of the last beat is
 // left alone, and the next beat tells what happened to it.
+
+// farAhead is how much later than the store's clock the time of an entry can be, if a replica wrote it: clocks of the nodes
+// of a store may differ. A later one is of no change, and is outdone by each, because somebody may have written it so that no change
+// outdoes it. Or the clock of the store was set back: then replicas write again what they know, with the time of now.
+const farAhead = 24 * time.Hour
+
+// believing defines believed(time, now), which returns the time of an entry, or 0 if no replica can have written it.
+var believing = fmt.Sprintf(`
+local function believed(at, now)
+	at = tonumber(at or 0)
+	return at <= now + %d and at or 0
+end
+`, farAhead.Milliseconds())
 
 // writing enters changes. KEYS are the run id, the revision, the sources, the ends of entries, and the leases of replicas.
 //
@@ -18,7 +36,7 @@ import "github.com/redis/go-redis/v9"
 // A change of the time alone does not raise the revision, because the other replicas have nothing to do. Nor does the
 // unregistration of an entry that neither the replica nor the store has heard of: it is for replicas that
 // write the entry later. Where there is no other, it is answered by -1. If the store has the entry, it is like any other.
-var writing = redis.NewScript(`
+var writing = redis.NewScript(believing + `
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -26,18 +44,18 @@ local alone = ARGV[2] == '1' and #redis.call('ZRANGE', KEYS[5], 0, 1) < 2
 local mark = '"gone":true,"unheard":true,'
 local out, changed = {}, false
 for i = 4, #ARGV, 7 do
-	local field, tail, same, seen = ARGV[i], ARGV[i+1], ARGV[i+2], tonumber(ARGV[i+3])
+	local field, tail, same, seen = ARGV[i], ARGV[i+1], ARGV[i+2], believed(ARGV[i+3], now)
 	local at, made, lasts = tonumber(ARGV[i+4]), tonumber(ARGV[i+5]), tonumber(ARGV[i+6])
 	local have = redis.call('HGET', KEYS[3], field) or ''
 	local _, to, was = string.find(have, '^{"at":(%d+),')
-	was = tonumber(was or 0)
-	if was >= 9007199254740992 then was = 0 end
+	was = believed(was, now)
 	local says = to and string.sub(have, to + 1)
 	local unheard = string.sub(tail, 1, #mark) == mark
 	if unheard and have ~= '' and string.sub(says or '', 1, #mark) ~= mark then
 		tail, lasts, unheard = '"gone":true,' .. string.sub(tail, #mark + 1), tonumber(ARGV[3]), false
 	end
 	local again = at ~= 0
+	if again and believed(at, now) == 0 then at = now end
 	if not again then
 		at = math.min(made, now)
 		if was <= seen or was == at then at = math.max(at, was + 1) end
@@ -65,9 +83,12 @@ if changed then redis.call('INCR', KEYS[2]) end
 return out
 `)
 
-// reading returns the registry at one moment. KEYS are the run id, the revision and the sources.
+// reading returns the registry at one moment, and the store's time in ms since 1970. KEYS are the run id, the revision and the
+// sources.
 var reading = redis.NewScript(`
-return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or '0', redis.call('HGETALL', KEYS[3])}
+local clock = redis.call('TIME')
+return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or '0', redis.call('HGETALL', KEYS[3]),
+	clock[1] * 1000 + math.floor(clock[2] / 1000)}
 `)
 
 // confirming tells the store which entries the configuration of a replica still has.
@@ -89,7 +110,7 @@ return 1
 //
 //	KEYS: run id, revision, sources, ends of entries, what replicas say, what they follow
 //	ARGV: run, ms that an unregistered entry stays, how many entries end at most. The answer has how many did
-var sweeping = redis.NewScript(`
+var sweeping = redis.NewScript(believing + `
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -102,7 +123,7 @@ for _, field in ipairs(ended) do
 		redis.call('HDEL', KEYS[3], field)
 		redis.call('ZREM', KEYS[4], field)
 	else
-		redis.call('HSET', KEYS[3], field, string.format('{"at":%.0f,"gone":true,"swept":true}', math.max(now, tonumber(was or 0) + 1)))
+		redis.call('HSET', KEYS[3], field, string.format('{"at":%.0f,"gone":true,"swept":true}', math.max(now, believed(was, now) + 1)))
 		redis.call('ZADD', KEYS[4], now + ARGV[2], field)
 		changed = true
 	end

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strings"
 
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/registration"
@@ -107,31 +108,29 @@ func timed(at int64) string { return fmt.Sprintf(`{"at":%d,`, at) }
 const (
 	reasonSize    = "size"    // it is too long
 	reasonSyntax  = "syntax"  // it is not what docs/formats.md says
+	reasonTime    = "time"    // it is of more than farAhead after the store's clock
 	reasonName    = "name"    // its source has another name than its field
 	reasonRefused = "refused" // a client's registration would be refused likewise
 )
 
-const (
-	// maxRecord bounds an entry in bytes: 4,096 served instances of 256 bytes, with their quotes.
-	maxRecord = 2 << 20
-	// maxTime is the largest time that Lua computes exactly.
-	maxTime = 1 << 53
-)
+// maxRecord bounds an entry in bytes: 4,096 served instances of 256 bytes, with their quotes.
+const maxRecord = 2 << 20
 
-// parseRecord reads an entry. reason is "" if it can be used.
+// parseRecord reads an entry. reason is "" if it can be used. The time has to be where the scripts of the store read it, else
+// they would find another one than this replica.
 func parseRecord(field, text string) (n Name, at int64, r record, reason string) {
 	if len(field) > maxRecord || len(text) > maxRecord {
 		return n, 0, r, reasonSize
 	}
-	var timed struct {
+	var all struct {
 		At int64 `json:"at"`
 		record
 	}
-	if json.Unmarshal([]byte(field), &n) != nil || json.Unmarshal([]byte(text), &timed) != nil ||
-		timed.At <= 0 || timed.At >= maxTime || !timed.Gone && timed.Wire == nil {
+	if json.Unmarshal([]byte(field), &n) != nil || json.Unmarshal([]byte(text), &all) != nil ||
+		all.At <= 0 || !strings.HasPrefix(text, timed(all.At)) || !all.Gone && all.Wire == nil {
 		return n, 0, r, reasonSyntax
 	}
-	r = timed.record
+	r = all.record
 	if n.field() != field {
 		return n, 0, r, reasonName
 	}
@@ -140,5 +139,5 @@ func parseRecord(field, text string) (n Name, at int64, r record, reason string)
 			return n, 0, r, reasonName
 		}
 	}
-	return n, timed.At, r, ""
+	return n, all.At, r, ""
 }
