@@ -234,7 +234,7 @@ func (g *Registry) readEntries(ctx context.Context, st *Status) error {
 			g.pending[n] = &change{again: e} // the store has lost it, or has a text that no replica can have written
 		}
 	}
-	g.texts, g.revision = texts, revision
+	g.texts, g.revision = texts, st.Revision // the store may have had a later one meanwhile, or a damaged one
 	return nil
 }
 

@@ -65,7 +65,7 @@ type Status struct {
 	Up       bool
 	Since    time.Time // of Up, by the clock of this replica
 	Error    string    // of the last beat; or while Up, that of another command within refusedFor; "" for none
-	Refused  bool      // the store has a layout that is too new: it is left alone
+	Refused  bool      // the store has a layout that this program does not know: it is left alone
 	Run      string    // id of the contents of the store
 	Lost     uint64    // how often the store had lost what it was told
 	Replicas []Replica // alive, this one included, ordered by ID; with a token only those that prove that they know it
@@ -194,9 +194,12 @@ func (g *Group) Run(ctx context.Context) {
 // their end, what they say of themselves, their beats, and the revision of the registry.
 //
 //	ARGV: layout, id for a new run, replica, lease in ms, what it says, number of the beat
-var beating = redis.NewScript(`
+//
+// The answer has the version alone if it is none that this program knows.
+var beating = redis.NewScript(revising + `
 local version = redis.call('GET', KEYS[1])
-if version and tonumber(version) > tonumber(ARGV[1]) then return {version} end
+local layout = tonumber(version or ARGV[1])
+if not (layout and layout >= 1 and layout <= tonumber(ARGV[1])) then return {version} end
 if not version then redis.call('SET', KEYS[1], ARGV[1]) end
 if redis.call('SET', KEYS[2], ARGV[2], 'NX') then redis.call('DEL', KEYS[5]) end
 local clock = redis.call('TIME')
@@ -210,7 +213,7 @@ local before = redis.call('HGET', KEYS[5], ARGV[3]) or ''
 redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[3])
 redis.call('HSET', KEYS[4], ARGV[3], ARGV[5])
 redis.call('HSET', KEYS[5], ARGV[3], ARGV[6])
-return {ARGV[1], redis.call('GET', KEYS[2]), before, redis.call('GET', KEYS[6]) or '0', redis.call('HVALS', KEYS[4]),
+return {ARGV[1], redis.call('GET', KEYS[2]), before, revisionOf(KEYS[6]), redis.call('HVALS', KEYS[4]),
 	clock[1] * 1000000 + clock[2], redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')}
 `)
 
@@ -228,8 +231,18 @@ redis.call('HDEL', KEYS[3], ARGV[1])
 return 1
 `)
 
-// errLayout is a store that a newer program has written to.
-var errLayout = errors.New("a newer version of Conductor writes to this store")
+// errLayout is a store that a newer program has written to, or whose version is damaged.
+var errLayout = errors.New("the layout of this store is not known")
+
+// explainLayout returns the error of a store whose layout is in a key, and is none that this program knows.
+func explainLayout(key, layout string) error {
+	if n, err := strconv.ParseInt(layout, 10, 64); err == nil && n > store.Layout {
+		return fmt.Errorf("%w: %s is %d, and this version of Conductor knows %d: a newer version writes to this store", errLayout, key, n,
+			store.Layout)
+	}
+	return fmt.Errorf("%w: %s is %q, which is no layout: something else has written it; set it to %d if only this version of Conductor "+
+		"uses the store", errLayout, key, shortened(layout), store.Layout)
+}
 
 // Beat beats once.
 func (g *Group) Beat(ctx context.Context) {
@@ -327,7 +340,7 @@ func (g *Group) sendBeat(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	if len(answer) == 1 {
-		return Status{}, fmt.Errorf("%w: layout %v, this one knows %d", errLayout, answer[0], store.Layout)
+		return Status{}, explainLayout(key("version"), fmt.Sprint(answer[0]))
 	}
 	answered := g.cfg.Now()
 	now := Status{Up: true, Beats: before.Beats + 1, Due: before.Due, Lost: before.Lost}

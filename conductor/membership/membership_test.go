@@ -3,6 +3,7 @@ package membership
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -145,6 +146,25 @@ func TestGroupLeavesNewerLayoutsAlone(t *testing.T) {
 	}
 	if n, err := client.Exists(ctx, a.Store().Key("replicas"), a.Store().Key("run")).Result(); n != 0 || err != nil {
 		t.Errorf("%d keys were written, %v", n, err)
+	}
+}
+
+// TestGroupNamesADamagedVersion holds that a layout which is none leaves the store alone, and that the error names the key.
+func TestGroupNamesADamagedVersion(t *testing.T) {
+	t.Parallel()
+	a := member(t, redistest.Start(t).URL(), "a")
+	ctx, client, key := t.Context(), a.Store().Client(), a.Store().Key("version")
+	for _, damaged := range []string{"abc", "", "-1", "0", "nan", "1.5", "1" + strings.Repeat("0", 1<<20)} {
+		must.Succeed(t, client.Set(ctx, key, damaged, 0).Err())
+		a.Beat(ctx)
+		if st := a.Status(); st.Up || !st.Refused || !strings.Contains(st.Error, key) || len(st.Error) > 1000 {
+			t.Errorf("%.20q: %+v", damaged, st)
+		}
+	}
+	must.Succeed(t, client.Set(ctx, key, store.Layout, 0).Err())
+	a.Beat(ctx)
+	if st := a.Status(); !st.Up {
+		t.Errorf("mended: %+v", st)
 	}
 }
 

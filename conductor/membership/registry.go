@@ -75,7 +75,7 @@ type Registry struct {
 	working   sync.Mutex        // one Sync at a time
 	began     bool              // the registry was read once; guarded by working
 	lost      uint64            // Status.Lost that was answered; guarded by working
-	revision  int64             // that was read; -1 for none; guarded by working
+	revision  int64             // Status.Revision at which it was read; -1 for none; guarded by working
 	confirmed time.Time         // guarded by working
 	told      string            // what this replica follows, as the store has it; guarded by working
 	toldAt    time.Time         // guarded by working
@@ -262,7 +262,7 @@ func (g *Registry) exchange(ctx context.Context, st *Status) error {
 	g.rememberReplicas(st.Replicas)
 	defer g.logComplaints(now)
 	due := g.confirmed.IsZero() || now.Sub(g.confirmed) >= confirmEvery
-	if due || st.Lost != g.lost || st.Revision > g.revision {
+	if due || st.Lost != g.lost || st.Revision != g.revision {
 		if err := g.readEntries(ctx, st); err != nil {
 			return err
 		}

@@ -238,6 +238,56 @@ func TestRegistrySweepsForgedTimes(t *testing.T) {
 	}
 }
 
+// TestRegistryMendsTheRevision damages the revision, before a beat and between a beat and what follows it: replicas read the
+// registry again, and hear of what is registered at others.
+func TestRegistryMendsTheRevision(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	client, key, ctx := a.members.Store().Client(), a.members.Store().Key, t.Context()
+	a.register(source("x", "m"))
+	beat(a, b)
+	want := []string{"x:m"}
+	for i, damage := range []string{"abc", "9223372036854775807", "9007199254740992", "-5", "007", "1.5", "", "a list",
+		"9007199254740991"} {
+		spoil := func() {
+			must.Succeed(t, client.Del(ctx, key("revision")).Err())
+			if damage == "a list" {
+				must.Succeed(t, client.RPush(ctx, key("revision"), 1).Err())
+			} else {
+				must.Succeed(t, client.Set(ctx, key("revision"), damage, 0).Err())
+			}
+		}
+		names := [...]string{fmt.Sprint("before", i), fmt.Sprint("between", i), fmt.Sprint("forged", i)}
+		spoil()
+		a.register(source(names[0], "m"))
+		step(a, b, b) // the clock stands: nothing is read again because a minute has passed
+		a.members.Beat(ctx)
+		b.members.Beat(ctx)
+		spoil()
+		b.registry.Sync(ctx)
+		a.register(source(names[1], "m"))
+		a.registry.Sync(ctx)
+		step(b, a, b)
+		must.Succeed(t, client.HSet(ctx, key("sources"), fmt.Sprintf(`[%q,"default",0]`, names[2]),
+			fmt.Sprintf(`{"at":5,"source":{"instance_id":%q,"modelname":"m","type":"vLLM","block_size":16,"endpoint":"tcp://127.0.0.1:1"}}`,
+				names[2])).Err())
+		spoil()
+		step(a, b, a)
+		for _, name := range names {
+			want = append(want, name+":m")
+		}
+		slices.Sort(want)
+		holds(t, strings.Join(want, " "), a, b)
+		if n, err := client.Get(ctx, key("revision")).Int64(); err != nil || n < 0 || n > 1<<53 {
+			t.Errorf("%s: the revision is %d, %v", damage, n, err)
+		}
+		if t.Failed() {
+			t.Fatalf("the revision was %q", damage)
+		}
+	}
+}
+
 // TestRegistryLogsFlood has many entries that cannot be used, which change all the time: they are
 // one line of the log a minute.
 func TestRegistryLogsFlood(t *testing.T) {

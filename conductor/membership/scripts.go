@@ -23,6 +23,24 @@ local function believed(at, now)
 end
 `, farAhead.Milliseconds())
 
+// revising defines revisionOf(key), which returns the revision of the registry, and raise(key). A revision that is no number
+// which can grow becomes the time in microseconds. No count of changes grows as fast, so replicas read the registry again, whichever
+// revision they have read it at.
+const revising = `
+local function revisionOf(key)
+	local is = redis.pcall('GET', key) or '0'
+	if is == '0' or type(is) == 'string' and string.find(is, '^[1-9]%d*$') and tonumber(is) < 9007199254740992 then return is end
+	local clock = redis.call('TIME')
+	is = string.format('%.0f', clock[1] * 1000000 + clock[2])
+	redis.call('SET', key, is)
+	return is
+end
+local function raise(key)
+	revisionOf(key)
+	redis.call('INCR', key)
+end
+`
+
 // writing enters changes. KEYS are the run id, the revision, the sources, the ends of entries, and the leases of replicas.
 //
 //	ARGV: run, 1 if the replica sees no other, ms that an unregistered entry stays; then for each change: field, the
@@ -36,7 +54,7 @@ end
 // A change of the time alone does not raise the revision, because the other replicas have nothing to do. Nor does the
 // unregistration of an entry that neither the replica nor the store has heard of: it is for replicas that
 // write the entry later. Where there is no other, it is answered by -1. If the store has the entry, it is like any other.
-var writing = redis.NewScript(believing + `
+var writing = redis.NewScript(believing + revising + `
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -79,7 +97,7 @@ for i = 4, #ARGV, 7 do
 	end
 	out[#out + 1] = (later and at > 0 and '=' or '') .. string.format('%.0f', at)
 end
-if changed then redis.call('INCR', KEYS[2]) end
+if changed then raise(KEYS[2]) end
 return out
 `)
 
@@ -110,7 +128,7 @@ return 1
 //
 //	KEYS: run id, revision, sources, ends of entries, what replicas say, what they follow
 //	ARGV: run, ms that an unregistered entry stays, how many entries end at most. The answer has how many did
-var sweeping = redis.NewScript(believing + `
+var sweeping = redis.NewScript(believing + revising + `
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -128,7 +146,7 @@ for _, field in ipairs(ended) do
 		changed = true
 	end
 end
-if changed then redis.call('INCR', KEYS[2]) end
+if changed then raise(KEYS[2]) end
 for _, replica in ipairs(redis.call('HKEYS', KEYS[6])) do
 	if redis.call('HEXISTS', KEYS[5], replica) == 0 then redis.call('HDEL', KEYS[6], replica) end
 end
