@@ -391,6 +391,7 @@ func (s *serving) wireListeners() {
 	if s.replicas.shards != nil {
 		opts.Calls = s.carried.Carried
 	}
+	s.listeners.Budget = s.budget
 	s.listeners.Handler = func(root string) http.Handler {
 		at := opts
 		at.Use = append(s.replicas.forwardQueries(root), refuseOwn(s.peers.Me()), s.timing.Middleware)

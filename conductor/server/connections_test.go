@@ -73,11 +73,17 @@ func (p pipe) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(p.from
 // servePipes serves a handler on a listener in memory, over TLS if cfg says how.
 func servePipes(t *testing.T, h http.HandlerFunc, cfg *tls.Config, log zerolog.Logger) (*Servers, *pipes) {
 	t.Helper()
+	s, p := preparePipes(h, cfg, log)
+	must.Succeed(t, s.servePorts(s.ports))
+	return s, p
+}
+
+// preparePipes returns the servers of servePipes, which serve nothing yet.
+func preparePipes(h http.HandlerFunc, cfg *tls.Config, log zerolog.Logger) (*Servers, *pipes) {
 	s, p := NewServers([]Listener{{Dialect: "d"}}, Timeouts{Read: 30 * time.Second, Idle: 2 * time.Minute}, log), newPipes()
 	s.ports[0].bound = p
 	s.Handler = func(string) http.Handler { return h }
 	s.TLS = cfg
-	must.Succeed(t, s.servePorts(s.ports))
 	return s, p
 }
 

@@ -1,10 +1,11 @@
 // Package server is the part of HTTP that all dialects share. It knows no field of any request or answer.
 //
-//	connection --Connections--> http.Server --paced--> Dialects --choose--> handler of a dialect
+//	connection --Connections--> http.Server --streams--> paced --> Dialects --choose--> handler of a dialect
 //
-// Connections bounds how many are open, and closes those that ask for nothing. paced cuts off clients that do not read
-// their answers. Dialects chooses the dialect by the path, and the codec by the headers. Budget reserves memory for the body
-// while it is read, and for the answer. Admission lets a query in once its body is there, and Lists a list. AccessLog writes a line.
+// Connections bounds how many are open, and closes those that ask for nothing. streams reserves memory for what HTTP/2 keeps
+// of a request until its answer is taken. paced cuts off clients that do not read their answers. Dialects chooses the dialect
+// by the path, and the codec by the headers. Budget reserves memory for the body while it is read, and for the answer.
+// Admission lets a query in once its body is there, and Lists a list. AccessLog writes a line.
 //
 // Invariants:
 //
@@ -12,12 +13,14 @@
 //     a connection has to bring a whole request header, a body has to come, an answer has to be read.
 //  2. The bytes of all bodies and answers at once stay within Budget, unless its bound is 0, which is none. What a handler
 //     reads through Held counts too. A request counts itself until its body is there; then 64 KiB of it are free, so that
-//     usual queries hold nothing while they wait and are worked on.
+//     usual queries hold nothing while they wait and are worked on. Over HTTP/2 a request counts itself once more, by address,
+//     from its header until its stream is closed.
 //  3. A query waits in Admission or runs; /health and /ready never wait.
 //  4. A shutdown cuts no request: Drain lets clients part, and Shutdown waits for the requests in flight, up to its timeout.
 //
 // Concurrency: all methods are safe for concurrent use; a gin.Context belongs to its request. Cost: a query
-// allocates as much as the same request to net/http alone (TestQueriesAllocateWhatNetHTTPDoes).
+// allocates as much as the same request to net/http alone (TestQueriesAllocateWhatNetHTTPDoes); over HTTP/2 two goroutines
+// wait for the end of its stream.
 package server
 
 import (
@@ -61,6 +64,8 @@ type Servers struct {
 	TLS *tls.Config
 	// Connections bounds those that are open.
 	Connections Connections
+	// Budget counts requests over HTTP/2 until their answers are taken; nil is no bound. Set it before Run.
+	Budget *Budget
 
 	timeouts Timeouts
 	log      zerolog.Logger
@@ -198,6 +203,7 @@ func (s *Servers) servePorts(ports []*port) error {
 		}
 		web := NewServer(s.closeOnDrain(s.Handler(p.Dialect)), s.timeouts)
 		p.server = web
+		web.Handler = boundStreams(web.Handler, s.Budget)
 		web.ConnState = s.busy.noteState
 		web.ErrorLog = stdlog.New(debugLines{s.log}, "", 0)
 		if s.TLS == nil {
