@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,5 +41,21 @@ func TestReplicasWithOtherSettingsAreNamed(t *testing.T) {
 	c.compareSettings(all)
 	if lines := strings.Count(log.String(), "\n"); lines != 2 {
 		t.Errorf("replicas that come back: %s", log.String())
+	}
+}
+
+// TestManyReplicasWithOtherSettingsAreFewLines has replicas that somebody wrote into the store, with numbers that are none.
+func TestManyReplicasWithOtherSettingsAreFewLines(t *testing.T) {
+	var log bytes.Buffer
+	c := New(Config{Group: membership.New(membership.Config{}), Owners: 2, Log: zerolog.New(&log)})
+	var all []membership.Replica
+	for i := range 1000 {
+		all = append(all, membership.Replica{ID: strconv.Itoa(i), Facts: map[string]json.RawMessage{factName: json.RawMessage("{}"),
+			ownersName: json.RawMessage("[\n1" + strings.Repeat(" ", 1000) + "]")}})
+	}
+	c.compareSettings(all)
+	c.compareSettings(all)
+	if n, lines := c.differing.Load(), strings.Count(log.String(), "\n"); n != 1000 || lines != mostLines+1 || log.Len() > lines*500 {
+		t.Errorf("%d replicas differ, %d lines: %.1000s", n, lines, log.String())
 	}
 }

@@ -39,6 +39,15 @@ const (
 	Lease = 4 * Pause
 	// hurry is the least time between a beat and one that is asked for.
 	hurry = Pause / 5
+	// longestLeases is how many of its own leases a replica lets one of others last: a longer one is forged, or of before the store's
+	// clock was set back.
+	longestLeases = 4
+	// maxSaid bounds what a replica says of itself, in bytes: a shard takes some 200, and there may be 20,000.
+	maxSaid = 4 << 20
+	// maxAddress bounds the id, URL and version in it. They are shown and logged.
+	maxAddress = 4 << 10
+	// mostLines is how many replicas that come or go at once have a line of the log each.
+	mostLines = 10
 	// refusedFor is how long an error that the store answers to another command is shown.
 	refusedFor = time.Minute
 )
@@ -190,10 +199,12 @@ func (g *Group) Run(ctx context.Context) {
 	}
 }
 
-// beating renews a lease. KEYS are the version, the run id, the leases of replicas by the time of
-// their end, what they say of themselves, their beats, and the revision of the registry.
+// beating renews a lease, and removes leases without a text and texts without a lease: no replica has written these. KEYS are
+// the version, the run id, the leases of replicas by the time of their end, what they say of themselves, their beats, and the
+// revision of the registry.
 //
-//	ARGV: layout, id for a new run, replica, lease in ms, what it says, number of the beat
+//	ARGV: layout, id for a new run, replica, lease in ms, what it says, number of the beat, bytes of a text at most, ms that a
+//	lease lasts at most
 //
 // The answer has the version alone if it is none that this program knows.
 var beating = redis.NewScript(revising + `
@@ -209,12 +220,31 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now)) do
 	redis.call('HDEL', KEYS[4], gone)
 	redis.call('HDEL', KEYS[5], gone)
 end
+local latest = now + ARGV[8]
+for _, long in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], string.format('(%.0f', latest), '+inf')) do
+	redis.call('ZADD', KEYS[3], latest, long)
+end
 local before = redis.call('HGET', KEYS[5], ARGV[3]) or ''
 redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[3])
 redis.call('HSET', KEYS[4], ARGV[3], ARGV[5])
 redis.call('HSET', KEYS[5], ARGV[3], ARGV[6])
-return {ARGV[1], redis.call('GET', KEYS[2]), before, revisionOf(KEYS[6]), redis.call('HVALS', KEYS[4]),
-	clock[1] * 1000000 + clock[2], redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')}
+local leases, says = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('HGETALL', KEYS[4])
+local ends, alive = {}, {}
+for i = 1, #leases, 2 do ends[leases[i]] = leases[i+1] end
+for i = 1, #says, 2 do
+	local id, text = says[i], says[i+1]
+	if ends[id] and #text <= tonumber(ARGV[7]) then
+		alive[#alive + 1] = {id, text, ends[id]}
+		ends[id] = nil
+	else
+		redis.call('HDEL', KEYS[4], id)
+	end
+end
+for id in pairs(ends) do
+	redis.call('ZREM', KEYS[3], id)
+	redis.call('HDEL', KEYS[5], id)
+end
+return {ARGV[1], redis.call('GET', KEYS[2]), before, revisionOf(KEYS[6]), alive, clock[1] * 1000000 + clock[2]}
 `)
 
 // readingClock returns the time of the store, in microseconds since 1970. Its key leads to the node that has the others.
@@ -287,18 +317,37 @@ func (g *Group) logChanges(before, now *Status) {
 		log.Warn().Str("run", now.Run).Uint64("lost",
 			now.Lost).Msg("the store has lost what it was told, this replica writes its part again")
 	}
-	known := make(map[string]Replica)
-	for _, r := range before.Replicas {
-		known[r.ID] = r
+	g.logReplicas(zerolog.InfoLevel, otherReplicas(now.Replicas, before.Replicas), "a replica is there", "many replicas are there")
+	g.logReplicas(zerolog.WarnLevel, otherReplicas(before.Replicas, now.Replicas), "a replica is gone", "many replicas are gone")
+}
+
+// otherReplicas returns the replicas of all that are not among some.
+func otherReplicas(all, some []Replica) (others []Replica) {
+	among := make(map[string]bool, len(some))
+	for i := range some {
+		among[some[i].ID] = true
 	}
-	for _, r := range now.Replicas {
-		if _, was := known[r.ID]; !was && r.ID != g.ID() {
-			log.Info().Str("replica", r.ID).Str("url", redact.URL(r.URL)).Msg("a replica is there")
+	for i := range all {
+		if !among[all[i].ID] {
+			others = append(others, all[i])
 		}
-		delete(known, r.ID)
 	}
-	for _, r := range known {
-		log.Warn().Str("replica", r.ID).Str("url", redact.URL(r.URL)).Msg("a replica is gone")
+	return others
+}
+
+// logReplicas logs a line for each of some replicas but this one, or a line for all of them if they are more than mostLines:
+// a client of a store without a token can write many.
+func (g *Group) logReplicas(level zerolog.Level, all []Replica, one, many string) {
+	all = slices.DeleteFunc(all, func(r Replica) bool { return r.ID == g.ID() })
+	line := func(r *Replica) *zerolog.Event {
+		return g.cfg.Log.WithLevel(level).Str("replica", shortened(r.ID)).Str("url", shortened(redact.URL(r.URL)))
+	}
+	if len(all) > mostLines {
+		line(&all[0]).Int("replicas", len(all)).Msg(many)
+		return
+	}
+	for i := range all {
+		line(&all[i]).Msg(one)
 	}
 }
 
@@ -331,11 +380,15 @@ func (g *Group) sendBeat(ctx context.Context) (Status, error) {
 	if len(tokens) > 0 {
 		says = sign(tokens[0], key("says"), says)
 	}
+	if len(says) > maxSaid {
+		return Status{}, fmt.Errorf("this replica has %d bytes to say of itself and its shards, and others read %d", len(says), maxSaid)
+	}
 	g.beat++
 	sent := g.cfg.Now()
 	answer, err := beating.Run(ctx, g.cfg.Store.Client(), []string{key("version"), key("run"), key("replicas"), key("says"), key("beats"),
 		key("revision")},
-		store.Layout, rand.Text(), me.ID, g.cfg.Lease.Milliseconds(), says, g.beat).Slice()
+		store.Layout, rand.Text(), me.ID, g.cfg.Lease.Milliseconds(), says, g.beat, maxSaid,
+		longestLeases*g.cfg.Lease.Milliseconds()).Slice()
 	if err != nil {
 		return Status{}, err
 	}
@@ -407,31 +460,31 @@ func (r Replica) same(as Replica) bool { return r.ID == as.ID }
 func byID(a, b Replica) int { return strings.Compare(a.ID, b.ID) }
 
 // parseAnswer reads the answer of a beat: the layout, the run, the beat of this replica that the store
-// beat before (0 for none), the revision, what the replicas say, the time of the store and the ends
-// of the leases.
+// beat before (0 for none), the revision, the id, text and end of the lease of each replica, and the time of the store.
 func parseAnswer(answer []any, at time.Time) (run string, last uint64, revision int64, all []said, clock time.Time, err error) {
-	if len(answer) != 7 {
+	if len(answer) != 6 {
 		return "", 0, 0, nil, clock, fmt.Errorf("a beat is answered by %d values", len(answer))
 	}
 	run, _ = answer[1].(string)
 	last, _ = strconv.ParseUint(fmt.Sprint(answer[2]), 10, 64)
 	revision, _ = strconv.ParseInt(fmt.Sprint(answer[3]), 10, 64)
-	says, _ := answer[4].([]any)
+	alive, _ := answer[4].([]any)
 	micros, _ := answer[5].(int64)
 	clock = time.UnixMicro(micros)
-	ends := make(map[string]int64)
-	leases, _ := answer[6].([]any)
-	for i := 0; i+1 < len(leases); i += 2 {
-		end, _ := strconv.ParseFloat(fmt.Sprint(leases[i+1]), 64)
-		ends[fmt.Sprint(leases[i])] = int64(end)
-	}
-	for _, text := range says {
-		var r Replica
-		if err := json.Unmarshal([]byte(fmt.Sprint(text)), &r); err != nil || r.ID == "" {
-			continue // of a replica of another version: it is nothing to this one
+	for _, row := range alive {
+		row, _ := row.([]any)
+		if len(row) != 3 {
+			continue
 		}
-		r.Expires = at.Add(time.Duration(ends[r.ID]-clock.UnixMilli()) * time.Millisecond)
-		all = append(all, said{r, fmt.Sprint(text)})
+		id, text := fmt.Sprint(row[0]), fmt.Sprint(row[1])
+		end, _ := strconv.ParseFloat(fmt.Sprint(row[2]), 64)
+		var r Replica
+		if err := json.Unmarshal([]byte(text), &r); err != nil || r.ID == "" || r.ID != id ||
+			len(r.ID)+len(r.URL)+len(r.Version) > maxAddress {
+			continue // of a replica of another version, or of none: it is nothing to this one
+		}
+		r.Expires = at.Add(time.Duration(int64(end)-clock.UnixMilli()) * time.Millisecond)
+		all = append(all, said{r, text})
 	}
 	slices.SortFunc(all, func(a, b said) int { return byID(a.Replica, b.Replica) })
 	return run, last, revision, all, clock, nil
