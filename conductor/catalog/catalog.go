@@ -87,6 +87,7 @@ func (c *Catalog) Replace(old, m *Member) {
 		c.changes.Note(m.Key())
 	}
 	if old != nil {
+		old.left.Store(true)
 		if c.members[old.Key()] == old {
 			delete(c.members, old.Key())
 		}

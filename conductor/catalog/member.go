@@ -34,6 +34,8 @@ type Member struct {
 	// Catalog.mu.
 	announced     map[string]bool
 	mostAnnounced int
+
+	left atomic.Bool // it was in the catalog, and is not any more
 }
 
 // NewMember returns the member of a registration without faults, which is in no deployment yet.
@@ -45,6 +47,9 @@ func NewMember(r registration.Registration, findings *doctor.Findings, status fu
 
 // Aliases returns the further names of the source's model that it has now.
 func (m *Member) Aliases() []string { return *m.aliases.Load() }
+
+// HasLeft reports whether the source was unregistered or replaced. Its blocks go after that.
+func (m *Member) HasLeft() bool { return m.left.Load() }
 
 // Key returns the key of the source.
 func (m *Member) Key() registration.Key { return m.Registration.Key() }

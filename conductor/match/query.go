@@ -3,20 +3,16 @@ package match
 import (
 	"cmp"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/expect"
-	"example.com/conductor/conductor/lifetime"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/prefixes"
-	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/stage"
-	"example.com/conductor/events/stream"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/tiers"
@@ -57,28 +53,6 @@ type Query struct {
 	Expected bool
 	// Clock measures the stages of the request that asks; nil measures nothing.
 	Clock *stage.Clock
-}
-
-// SourceDetail tells how far a row can be trusted: what its source had applied
-// before the index was read.
-type SourceDetail struct {
-	Key       registration.Key
-	Rank      int
-	State     stream.State
-	Reason    string
-	Epoch     uint64
-	Watermark uint64 // valid when HasMark
-	HasMark   bool
-	Age       time.Duration // since the last batch, -1 when there was none
-	// Lives are of the media that the source has announced blocks on.
-	Lives []lifetime.Life
-	// ServesOnly are the instances that the blocks of a pool count for; none is all of them.
-	ServesOnly []string
-}
-
-// Serves reports whether the blocks of a pool count for an instance.
-func (d *SourceDetail) Serves(instance string) bool {
-	return len(d.ServesOnly) == 0 || slices.Contains(d.ServesOnly, instance)
 }
 
 // Matcher answers queries from the indexes of a catalog. All methods are safe for concurrent use.
@@ -226,10 +200,12 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 	if sc.sampled {
 		sc.observePrefixes(d, id, q, roster, best, now)
 	}
+	recheck(ans.Pools)
 	if details != nil {
 		for i := range ans.Rows {
 			row := &ans.Rows[i]
 			row.Detail = details[row.at]
+			recheck(row.Detail)
 			for _, s := range roster.Instances[row.at].Members {
 				row.Window = max(row.Window, int(s.Window.Load()))
 			}
@@ -358,34 +334,6 @@ func (sc *scratch) digestsOf(d *catalog.Deployment, q *Query, c *Matcher) bool {
 		n++
 	}
 	return true
-}
-
-// details reads the freshness of the sources of every instance, or of the only one.
-func (c *Matcher) details(r *catalog.Roster, only int) [][]SourceDetail {
-	all := make([][]SourceDetail, len(r.Instances))
-	for i := range r.Instances {
-		if only < 0 || i == only {
-			all[i] = c.detail(r.Instances[i].Members)
-		}
-	}
-	return all
-}
-
-// detail reads the freshness of the sources of a row.
-func (c *Matcher) detail(members []*catalog.Member) []SourceDetail {
-	now := c.now()
-	all := make([]SourceDetail, len(members))
-	for i, m := range members {
-		st := m.Status()
-		d := SourceDetail{Key: m.Key(), Rank: m.Registration.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch,
-			Watermark: st.LastSeq,
-			HasMark:   st.HasSeq, Age: -1, Lives: m.Lives.Lives(now), ServesOnly: m.Registration.Serves}
-		if !st.LastBatchAt.IsZero() {
-			d.Age = now.Sub(st.LastBatchAt)
-		}
-		all[i] = d
-	}
-	return all
 }
 
 // CountUnknownFields counts n fields of a request that its dialect does not know.
