@@ -62,9 +62,9 @@ func (c *Matcher) detail(members []*catalog.Member) []SourceDetail {
 	return all
 }
 
-// recheck looks at the sources again, behind the index. The blocks of one that was unregistered, replaced or began anew in between
-// may have been dropped before the index was read, and what it is now is not in the answer either: it counts as one that fetches its
-// history. What was dropped for another reason shows in the state.
+// recheck looks at the sources again, behind the index. A source may have been unregistered or replaced in between, or have begun a
+// new epoch, and its blocks may have gone before the index was read. What it has now is not in the answer either, so it counts as
+// one that fetches its history. What was dropped for another reason shows in the state.
 func recheck(details []SourceDetail) {
 	for i := range details {
 		d := &details[i]
