@@ -181,9 +181,14 @@ func (g *Registry) confirmConfigured(ctx context.Context, st *Status) error {
 	}
 }
 
+// readStore returns what reading answers.
+func readStore(ctx context.Context, g *Registry) ([]any, error) {
+	return g.runScript(ctx, reading, []string{"run", "revision", "sources"}, maxRecord)
+}
+
 // readEntries reads the registry. takeEntries takes over what is new. What the store has lost waits to be written again.
 func (g *Registry) readEntries(ctx context.Context, st *Status) error {
-	answer, err := g.runScript(ctx, reading, []string{"run", "revision", "sources"})
+	answer, err := readStore(ctx, g)
 	if err != nil {
 		return err
 	}

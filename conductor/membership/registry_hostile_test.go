@@ -288,6 +288,35 @@ func TestRegistryMendsTheRevision(t *testing.T) {
 	}
 }
 
+// TestRegistryReadsNoOversizeEntries writes entries that are too long in text or name: what the store answers stays small,
+// so that a beat behind it is not late, and they are counted and removed.
+func TestRegistryReadsNoOversizeEntries(t *testing.T) {
+	t.Parallel()
+	a := newPeer(t, redistest.Start(t).URL(), "a")
+	a.register(source("x", "m"))
+	flood := func() {
+		for i := range 3 {
+			forge(t, a, fmt.Sprintf(`["big%d","default",0]`, i), strings.Repeat("A", maxRecord+1))
+			forge(t, a, fmt.Sprint(i, strings.Repeat("A", maxRecord)), "A")
+		}
+	}
+	flood()
+	beat(a)
+	holds(t, "x:m", a)
+	if got := fmt.Sprint(a.registry.refused); got != "map[size:6]" {
+		t.Error(got)
+	}
+	flood()
+	answer, err := readStore(t.Context(), a.registry)
+	must.Succeed(t, err)
+	if n := a.members.Store().Client().HLen(t.Context(), a.members.Store().Key("sources")).Val(); n != 1 {
+		t.Errorf("%d entries are left", n)
+	}
+	if size := len(fmt.Sprint(answer)); size > 4000 {
+		t.Errorf("the store answers with %d bytes", size)
+	}
+}
+
 // TestRegistryLogsFlood has many entries that cannot be used, which change all the time: they are
 // one line of the log a minute.
 func TestRegistryLogsFlood(t *testing.T) {

@@ -101,11 +101,20 @@ if changed then raise(KEYS[2]) end
 return out
 `)
 
-// reading returns the registry at one moment, and the store's time in ms since 1970. KEYS are the run id, the revision and the
-// sources.
+// reading returns the registry at one moment, and the store's time in ms since 1970. It removes entries that
+// are too long for a replica to have written them, because beats behind a long answer would be late, and returns the beginning of
+// their fields and no text. KEYS are the run id, the revision and the
+// sources; ARGV is the most bytes of a field or a text.
 var reading = redis.NewScript(`
-local clock = redis.call('TIME')
-return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or '0', redis.call('HGETALL', KEYS[3]),
+local clock, most = redis.call('TIME'), tonumber(ARGV[1])
+local all = redis.call('HGETALL', KEYS[3])
+for i = 1, #all, 2 do
+	if #all[i] > most or #all[i+1] > most then
+		redis.call('HDEL', KEYS[3], all[i])
+		all[i], all[i+1] = string.sub(all[i], 1, 200), ''
+	end
+end
+return {redis.call('GET', KEYS[1]) or '', redis.call('GET', KEYS[2]) or '0', all,
 	clock[1] * 1000 + math.floor(clock[2] / 1000)}
 `)
 

@@ -119,7 +119,7 @@ const maxRecord = 2 << 20
 // parseRecord reads an entry. reason is "" if it can be used. The time has to be where the scripts of the store read it, else
 // they would find another one than this replica.
 func parseRecord(field, text string) (n Name, at int64, r record, reason string) {
-	if len(field) > maxRecord || len(text) > maxRecord {
+	if text == "" || len(field) > maxRecord || len(text) > maxRecord { // reading returns no text that is too long
 		return n, 0, r, reasonSize
 	}
 	var all struct {
