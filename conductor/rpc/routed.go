@@ -206,9 +206,10 @@ func (s *service) RoutedStream(stream grpc.BidiStreamingServer[pb.RoutedRequest,
 		return err
 	}
 	defer s.server.opts.Watches.endCall(flow)
-	requests := make(chan streamed)
-	go receive(stream, requests)
+	turns, requests := make(chan struct{}, 1), make(chan streamed)
+	go receive(stream, turns, requests)
 	for n := uint64(1); ; n++ {
+		turns <- struct{}{} // there is room: receive has taken the one before
 		var next streamed
 		select {
 		case next = <-requests:
@@ -247,10 +248,16 @@ type streamed struct {
 	err error
 }
 
-// receive passes the requests of a stream on until it ends. A handler cannot wait for its client and for
-// the end of its server at once.
-func receive(stream grpc.BidiStreamingServer[pb.RoutedRequest, pb.RoutedResponse], to chan<- streamed) {
+// receive passes the requests of a stream on until it ends, one for each turn. A handler cannot wait for its client and for
+// the end of its server at once. Recv ends the call at the first fault, also if the response to the request before is still to be
+// sent, so it waits for that.
+func receive(stream grpc.BidiStreamingServer[pb.RoutedRequest, pb.RoutedResponse], turns <-chan struct{}, to chan<- streamed) {
 	for {
+		select {
+		case <-turns:
+		case <-stream.Context().Done():
+			return
+		}
 		in, err := stream.Recv()
 		select {
 		case to <- streamed{in, err}:
