@@ -26,7 +26,7 @@ type SourceDetail struct {
 	// ServesOnly are the instances that the blocks of a pool count for; none is all of them.
 	ServesOnly []string
 
-	member *catalog.Member
+	member *catalog.Member // until recheck
 }
 
 // Serves reports whether the blocks of a pool count for an instance.
@@ -74,5 +74,6 @@ func recheck(details []SourceDetail) {
 		case d.State.Ready() && !st.State.Ready():
 			d.State, d.Reason = st.State, st.Reason
 		}
+		d.member = nil
 	}
 }

@@ -176,6 +176,7 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 		if ans.Rows = sc.rows; q.Detail {
 			ans.Rows[0].Detail = []SourceDetail{}
 		}
+		recheck(ans.Pools)
 		return 0, d
 	}
 
