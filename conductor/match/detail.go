@@ -45,8 +45,8 @@ func (c *Matcher) details(r *catalog.Roster, only int) [][]SourceDetail {
 	return all
 }
 
-// detail reads the freshness of the sources of a row. It comes before the index, so that what is applied meanwhile does not count as
-// applied before.
+// detail reads the freshness of the sources of a row. It does so before the index is read: a batch that is applied in between is then
+// not in the watermark, although its blocks may be in the answer.
 func (c *Matcher) detail(members []*catalog.Member) []SourceDetail {
 	now := c.now()
 	all := make([]SourceDetail, len(members))

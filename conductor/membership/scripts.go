@@ -11,8 +11,8 @@ import (
 // left alone, and the next beat tells what happened to it.
 
 // farAhead is how much later than the store's clock the time of an entry can be, if a replica wrote it: clocks of the nodes
-// of a store may differ. A later one is of no change, and is outdone by each, because somebody may have written it so that no change
-// outdoes it. Or the clock of the store was set back: then replicas write again what they know, with the time of now.
+// of a store may differ. A later one was forged, so every change replaces it, or the clock of the store was set back: then replicas
+// write again what they know, with the time of now.
 const farAhead = 24 * time.Hour
 
 // believing defines believed(time, now), which returns the time of an entry, or 0 if no replica can have written it.
@@ -103,8 +103,7 @@ return out
 
 // reading returns the registry at one moment, and the store's time in ms since 1970. It removes entries that
 // are too long for a replica to have written them, because beats behind a long answer would be late, and returns the beginning of
-// their fields and no text. KEYS are the run id, the revision and the
-// sources; ARGV is the most bytes of a field or a text.
+// their fields and no text. KEYS are the run id, the revision and the sources; ARGV is the most bytes of a field or a text.
 var reading = redis.NewScript(`
 local clock, most = redis.call('TIME'), tonumber(ARGV[1])
 local all = redis.call('HGETALL', KEYS[3])
