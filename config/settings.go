@@ -386,7 +386,7 @@ type Limits struct {
 	IdleTimeout time.Duration `yaml:"idle_timeout" default:"2m" min:"1ms" flag:"idle-timeout"`
 
 	// bytes that request bodies and answers in flight may take; more is 503. A request takes at least 32 KiB of
-	// them until its body has arrived, over HTTP/2 until its answer is taken. Raise it if queries or answers are
+	// them until its body has arrived, over HTTP/2 and gRPC until its answer is taken. Raise it if queries or answers are
 	// many and large, and there is memory; auto is an eighth of the available memory, at most 512MiB; 0 is no bound
 	//
 	// Default: leaves the rest to the indexes and queues

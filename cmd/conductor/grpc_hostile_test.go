@@ -114,6 +114,53 @@ func TestGRPCHoldsNothingBehindARefusedMessage(t *testing.T) {
 	}
 }
 
+// TestGRPCAnswersThatNobodyTakesAreBounded makes calls and gives no window for the answers: at most half of limits.memory waits for
+// it, and other calls are refused at once. Once the answers are taken, there is room for as many calls again.
+func TestGRPCAnswersThatNobodyTakesAreBounded(t *testing.T) {
+	t.Parallel()
+	_, address := grpcProcess(t, "limits: {memory: 1MiB}\n")
+	frames, conn := newRawFrames(t, address, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	frames.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	conn.SetReadDeadline(time.Now().Add(2 * time.Minute))
+	stream := uint32(1)
+	ask := func() (waiting int) {
+		const calls = 100
+		for range calls {
+			frames.open(stream, "/grpc.health.v1.Health/Check")
+			must.Succeed(t, frames.WriteData(stream, true, make([]byte, 5)))
+			stream += 2
+		}
+		must.Succeed(t, frames.out.Flush())
+		for answered := 0; answered < calls; {
+			f, err := frames.ReadFrame()
+			must.Succeed(t, err)
+			if headers, ok := f.(*http2.MetaHeadersFrame); ok {
+				if answered++; !headers.StreamEnded() {
+					waiting++
+				}
+			}
+		}
+		return waiting
+	}
+	most := ask()
+	if most == 0 || most > 1<<20/2/(24<<10) {
+		t.Errorf("%d answers wait", most)
+	}
+	must.Succeed(t, frames.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 100}))
+	must.Succeed(t, frames.out.Flush())
+	for ended := 0; ended < most; {
+		f, err := frames.ReadFrame()
+		must.Succeed(t, err)
+		if headers, ok := f.(*http2.MetaHeadersFrame); ok && headers.StreamEnded() {
+			ended++
+		}
+	}
+	must.Succeed(t, frames.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	if again := ask(); again != most {
+		t.Errorf("%d answers wait after %d others have been taken", again, most)
+	}
+}
+
 // TestGRPCAnswersBeforeARefusedMessage sends good requests and one that is too large at once: the good ones are done.
 func TestGRPCAnswersBeforeARefusedMessage(t *testing.T) {
 	t.Parallel()

@@ -70,6 +70,10 @@ type arrival struct {
 	// What the messages cost that wait for the handler, the oldest first. The one message of a short call waits until its end.
 	waiting []int64
 	memory  server.Hold
+
+	closed   bool        // grpc has told of the end of the call
+	answered bool        // the answer is written, or will not be
+	answer   server.Hold // counts the call until both are so
 }
 
 // waitsForClient reports whether the call cannot go on before its client sends more.
@@ -240,20 +244,35 @@ func (a *arrival) whyRefused() error {
 	return a.refusal
 }
 
-// close gives the memory back once the call has ended. It may be called by any goroutine.
+// close gives the memory of the messages back once the call has ended. It may be called by any goroutine.
 func (a *arrival) close() {
 	a.on.mu.Lock()
 	defer a.on.mu.Unlock()
-	a.forget()
+	a.freeMessages()
+	a.closed = true
+	a.forgetOver()
 }
 
-// forget gives the memory back.
-func (a *arrival) forget() {
+// freeMessages gives the memory of the messages back, and takes no more.
+func (a *arrival) freeMessages() {
 	a.memory.Free()
 	a.waiting, a.charged, a.deaf = nil, false, true
 	if a.cancel != nil {
 		a.cancel()
 	}
+}
+
+// forgetOver forgets a call that has ended, and whose answer grpc does not keep any more.
+func (a *arrival) forgetOver() {
+	if a.closed && a.answered {
+		a.forget()
+	}
+}
+
+// forget gives all memory back.
+func (a *arrival) forget() {
+	a.freeMessages()
+	a.answer.Free()
 	delete(a.on.arrivals, a.stream)
 }
 

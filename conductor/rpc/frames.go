@@ -30,8 +30,10 @@ type frameHandler interface {
 	// takeData tells of data without its padding, which may be changed, and whether it is the last of its stream. It reports
 	// whether grpc shall have it.
 	takeData(id uint32, data []byte, ends bool) (pass bool)
-	// endStream tells that a client sends no more data on a stream, or has given it up.
+	// endStream tells that a client sends no more data on a stream.
 	endStream(id uint32)
+	// dropStream tells that a client has given a stream up.
+	dropStream(id uint32)
 }
 
 // frameScanner goes through the frames that a client sends. It refuses nothing: grpc does, where the bytes are no HTTP/2.
@@ -92,7 +94,7 @@ func (s *frameScanner) takeFrame(frame []byte) (opened bool) {
 			binary.BigEndian.PutUint32(frame[5:], noStream)
 		}
 	case resetFrameType:
-		s.handler.endStream(stream)
+		s.handler.dropStream(stream)
 	}
 	return false
 }
@@ -125,4 +127,36 @@ func endsStream(p []byte, stream uint32) bool {
 		p = p[length:]
 	}
 	return false
+}
+
+// endScanner finds the ends of streams in the frames that a server sends.
+type endScanner struct {
+	header [frameHeaderLength]byte
+	have   int // how many bytes of the header have come
+	left   int // how many bytes of the payload behind it have not come
+}
+
+// next goes through some bytes, wherever they are cut, until the end of a stream. It returns the stream, 0 if none ends, and the
+// bytes behind it.
+func (s *endScanner) next(p []byte) (ended uint32, rest []byte) {
+	for len(p) > 0 {
+		if s.left > 0 {
+			n := min(s.left, len(p))
+			s.left -= n
+			p = p[n:]
+			continue
+		}
+		n := copy(s.header[s.have:], p)
+		s.have += n
+		p = p[n:]
+		if s.have < frameHeaderLength {
+			break
+		}
+		s.have, s.left = 0, payloadLength(s.header[:])
+		switch kind, flags := s.header[3], s.header[4]; {
+		case kind == resetFrameType, (kind == headersFrameType || kind == dataFrameType) && flags&endStreamFlag != 0:
+			return streamOf(s.header[:]), p
+		}
+	}
+	return 0, nil
 }

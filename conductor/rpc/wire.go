@@ -19,23 +19,29 @@ import (
 // wire is a connection whose messages are bounded while they come:
 //
 //	client --Read--> frames --> arrival: memory, time --> grpc --tap--> claim
+//	client <--Write-- ends of answers <-- grpc
 //
 // grpc tells of a message once all of it is there, and lets a client send all that its first bytes announce. So a wire reads
 // along: it reserves memory for a message when its length has come, before grpc sees the length. If there is none, grpc sees an
 // empty message in its place, and the call is refused with what receive returns.
 //
+// grpc keeps an answer until its client gives a window for it, which may be long after it has told of the end of the call. So
+// the wire also looks for the ends of streams in what grpc writes.
+//
 // Invariants:
 //
-//  1. An arrival is a call that grpc counts among the streams of the connection, or the newest header. Read ends with the header
-//     of a new stream, and grpc decides about it before it reads on: it asks the tap, and for the end of the context, Done, of a
-//     call that it takes on. What it did not take on is forgotten with the next read.
+//  1. An arrival is a call that grpc counts among the streams of the connection, until it has ended and the end of its answer is
+//     written, or the newest header. Read ends with the header of a new stream, and grpc decides about it before it reads on: it
+//     asks the tap, and for the end of the context, Done, of a call that it takes on. What it did not take on is forgotten with
+//     the next read.
 //  2. grpc gets data only for an arrival that has memory for it. Data of a call that has ended, was refused, or has more to say
 //     than it may goes to noStream, even if grpc still has the stream because its client does not read.
 //  3. What an arrival has reserved is the sum of its messages that wait, and changes by the message that comes or goes: no other
 //     client can take what it holds. A call whose client has not sent all of it counts besides; 32 KiB of each other call are free.
+//     Each call counts once more, as long as it is an arrival.
 //  4. A call that the server may have to end has a cancel: it waits for its client to send, or to read.
 //
-// One goroutine reads; the tap runs on it. Other methods may be called by any.
+// One goroutine reads; the tap runs on it. Another one writes. Other methods may be called by any.
 type wire struct {
 	net.Conn
 	limits *arrivals
@@ -44,6 +50,8 @@ type wire struct {
 	// Read from the client: scanned is what grpc gets next, ahead is what comes behind it. Of the reader.
 	scanned, ahead []byte
 	failed         error // of the last read; of the reader
+
+	written endScanner // of the writer
 
 	mu       sync.Mutex
 	arrivals map[uint32]*arrival // by stream; guarded by mu
@@ -77,6 +85,24 @@ func (w *wire) Read(p []byte) (int, error) {
 	n := copy(p, w.scanned)
 	w.scanned = w.scanned[n:]
 	return n, nil
+}
+
+// Write implements net.Conn. What grpc writes it keeps in one buffer of the connection, and no longer by stream.
+func (w *wire) Write(p []byte) (int, error) {
+	for stream, rest := w.written.next(p); stream != 0; stream, rest = w.written.next(rest) {
+		w.mu.Lock()
+		w.endAnswer(stream)
+		w.mu.Unlock()
+	}
+	return w.Conn.Write(p)
+}
+
+// endAnswer tells that grpc keeps nothing more of the answer to a call. w.mu is held.
+func (w *wire) endAnswer(stream uint32) {
+	if a := w.arrivals[stream]; a != nil {
+		a.answered = true
+		a.forgetOver()
+	}
 }
 
 // readAhead reads what comes behind the part of a frame that is there.
@@ -142,11 +168,16 @@ func (w *wire) Close() error {
 	if w.watch != nil {
 		w.watch.Stop()
 	}
+	for stream, a := range w.arrivals {
+		if w.endAnswer(stream); !a.counted.Load() {
+			a.forget()
+		}
+	}
 	w.mu.Unlock()
 	return w.Conn.Close()
 }
 
-// openStream, takeData and endStream implement frameHandler. w.mu is held.
+// openStream, takeData, endStream and dropStream implement frameHandler. w.mu is held.
 func (w *wire) openStream(id uint32, ends bool) {
 	w.newest = &arrival{on: w, stream: id, ended: ends, since: time.Now()}
 	w.arrivals[id] = w.newest
@@ -159,8 +190,13 @@ func (w *wire) takeData(id uint32, data []byte, ends bool) (pass bool) {
 
 func (w *wire) endStream(id uint32) {
 	if a := w.arrivals[id]; a != nil {
-		a.end() // grpc ends the call if the client has given it up
+		a.end()
 	}
+}
+
+func (w *wire) dropStream(id uint32) {
+	w.endStream(id)
+	w.endAnswer(id) // grpc ends the call, and sends nothing more
 }
 
 // claim returns the context of the call that the tap is about.
@@ -171,12 +207,14 @@ func (w *wire) claim(ctx context.Context, flow string, kind methodKind) (context
 	if a == nil || a.Context != nil {
 		return ctx, errNoHeader
 	}
-	memory, waits := w.limits.budget.NewHold(flow), !a.ended && !endsStream(w.ahead, a.stream)
-	if waits && !kind.long && memory.Await() != nil { // long calls are few
+	memory, answer := w.limits.budget.NewHold(flow), w.limits.budget.NewHold(flow)
+	waits := !a.ended && !endsStream(w.ahead, a.stream)
+	if answer.Await() != nil || waits && !kind.long && memory.Await() != nil { // long calls are few
+		answer.Free()
 		w.limits.refused.WithLabelValues(reasonMemory).Inc()
 		return ctx, statusOf(body.ErrMemory)
 	}
-	a.kind, a.flow, a.memory = kind, flow, memory
+	a.kind, a.flow, a.memory, a.answer = kind, flow, memory, answer
 	if a.Context = ctx; kind.stream || waits { // else nobody waits for its client
 		a.Context, a.cancel = context.WithCancel(ctx)
 	}

@@ -190,7 +190,7 @@ func TestWireRefuses(t *testing.T) {
 	s.frames.WriteData(7, false, large[4:100]) // is too large, and grpc knows a part of its length
 	s.frames.WriteData(9, false, message(200, 1))
 	s.frames.WriteData(11, false, append(message(10, 0), message(90<<10, 0)[:1000]...)) // a second message
-	limits := newLimits(1<<20, 0)
+	limits := newLimits(1<<20+2*6*32<<10, 0)                                            // each call counts, too
 	w := newWire(&reads{from: &s.Buffer, next: func() int { return 32 << 10 }}, limits)
 	got, calls := readAll(t, w, make([]byte, 32<<10), func(uint32) methodKind { return methodKind{} })
 	for id, want := range map[uint32]error{
@@ -266,21 +266,108 @@ func TestUnfinishedCallsCount(t *testing.T) {
 	if status.Code(last) != codes.ResourceExhausted || calls < 8 || calls > 16 || countOf(limits, reasonMemory) != float64(21-calls) {
 		t.Errorf("%d unfinished calls in 1 MiB, %v were refused: %v", calls, countOf(limits, reasonMemory), last)
 	}
-	for id := range w.arrivals {
+	for id, a := range w.arrivals {
 		s.frames.WriteData(id, true, make([]byte, 1005))
+		a.close()
+		w.endAnswer(id)
 	}
-	for id := uint32(101); id <= 141; id += 2 {
+	for id := uint32(101); id <= 125; id += 2 {
 		s.open(id, "/whole")
 		s.frames.WriteData(id, true, message(4000, 0))
 	}
 	calls = 0
-	if read(); last != nil || calls != 21 {
+	if read(); last != nil || calls != 13 {
 		t.Errorf("%d whole calls: %v", calls, last)
+	}
+	for id, a := range w.arrivals {
+		a.close()
+		w.endAnswer(id)
 	}
 	release, err := limits.budget.Reserve("flow", 280<<10)
 	must.Succeed(t, err)
 	release()
 }
+
+// TestUntakenAnswersCount makes calls until there is no memory for a further one. They end, and still count, until grpc writes the
+// ends of their answers, in pieces of any size, or their client gives them up, or the connection ends.
+func TestUntakenAnswersCount(t *testing.T) {
+	for _, end := range []string{"written", "written first", "given up", "closed"} {
+		for _, cut := range []int{1, 7, 9, 1000} {
+			s := newSent()
+			for id := uint32(1); id <= 99; id += 2 {
+				s.open(id, "/call")
+				s.frames.WriteData(id, true, message(100, 0))
+			}
+			limits := newLimits(1<<20, 0)
+			from := &reads{Conn: sink{}, from: &s.Buffer, next: func() int { return 32 << 10 }}
+			w := newWire(from, limits)
+			calls := make(map[uint32]*arrival)
+			var last error
+			for {
+				if _, err := w.Read(make([]byte, 32<<10)); err != nil {
+					break
+				}
+				if a := w.newest; a != nil && a.Context == nil {
+					if _, last = w.claim(context.Background(), "flow", methodKind{}); last != nil {
+						break
+					}
+					calls[a.stream] = a
+					a.Done()
+				}
+			}
+			if status.Code(last) != codes.ResourceExhausted || len(calls) < 8 || len(calls) > 21 {
+				t.Fatalf("%d calls are not answered in 1 MiB, then %v", len(calls), last)
+			}
+			shut := func() {
+				for _, a := range calls {
+					a.close()
+				}
+			}
+			if end != "written first" {
+				if shut(); usedOf(limits) < float64(len(calls)*24<<10) {
+					t.Errorf("%d answers wait, and %v bytes are reserved", len(calls), usedOf(limits))
+				}
+			}
+			var out bytes.Buffer
+			frames := http2.NewFramer(&out, nil)
+			for id := range calls {
+				frames.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte("\x88"), EndHeaders: true})
+				switch {
+				case end == "given up":
+					w.dropStream(id)
+				case id%4 == 1:
+					frames.WriteData(id, false, make([]byte, 300))
+					frames.WriteData(id, true, nil)
+				default:
+					frames.WriteRSTStream(id, http2.ErrCodeCancel)
+				}
+			}
+			switch end {
+			case "closed":
+				w.Close()
+			case "written", "written first":
+				for out.Len() > 0 {
+					w.Write(out.Next(cut))
+				}
+			}
+			if end == "written first" {
+				if usedOf(limits) == 0 {
+					t.Error("calls that have not ended count no more")
+				}
+				shut()
+			}
+			if n := usedOf(limits); n != 0 || end != "closed" && len(w.arrivals) > 1 {
+				t.Errorf("%s, cut to %d: %v bytes stay reserved for %d calls", end, cut, n, len(w.arrivals))
+			}
+		}
+	}
+}
+
+// sink takes all that is written.
+type sink struct{ net.Conn }
+
+func (sink) Write(p []byte) (int, error) { return len(p), nil }
+func (sink) Close() error                { return nil }
 
 // TestLateMessages holds that calls end whose messages do not come, or come in tiny frames, and no others.
 func TestLateMessages(t *testing.T) {
@@ -457,8 +544,9 @@ func FuzzWire(f *testing.F) {
 				t.Fatalf("%x is read as %x", in, got)
 			}
 		}
-		for _, a := range calls {
+		for id, a := range calls {
 			a.close()
+			w.endAnswer(id)
 		}
 		if used := usedOf(limits); used != 0 || len(w.arrivals) > 1 {
 			t.Errorf("%v bytes are reserved when all calls have ended, and %d calls are known", used, len(w.arrivals))
