@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -88,6 +90,9 @@ func TestConnectionsWithoutRequestEnd(t *testing.T) {
 	waiting.Wait()
 }
 
+// connectionMetrics finds how many connections are open, and how many were closed for new ones.
+var connectionMetrics = regexp.MustCompile(`(?m)^conductor_connections(?:_refused_total\{.*\})? (\d+)$`)
+
 // TestSilentConnectionsLockNobodyOut opens as many silent connections as the server takes, from one address and
 // from several. Clients of every listener are answered, also those of the same address.
 func TestSilentConnectionsLockNobodyOut(t *testing.T) {
@@ -111,21 +116,41 @@ func TestSilentConnectionsLockNobodyOut(t *testing.T) {
 		}
 		conn.Close()
 	}
+	watcher := ca.client("", "")
+	watcher.Transport.(*http.Transport).DisableKeepAlives = false
+	page := func(path string) string {
+		t.Helper()
+		resp, err := watcher.Get(p.url + path)
+		must.Succeed(t, err)
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		must.Succeed(t, err)
+		return string(text)
+	}
+	page("/services") // the connection of an admitted client makes no room
+	opened := 0
 	silent := func(from string, n int) {
 		t.Helper()
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-		i := 0
-		for range n {
-			for _, at := range addresses { // by turns
-				if i++; i > n {
-					return
-				}
+		for range n / len(addresses) {
+			for _, at := range addresses {
 				c, err := d.DialContext(context.Background(), "tcp", at)
 				must.Succeed(t, err)
 				t.Cleanup(func() { c.Close() })
 				io.WriteString(c, "\x16")
+				opened++
 			}
 		}
+		// Not before the server has accepted them: the next client would have to ask faster than they are accepted.
+		eventually(t, "the server has not accepted all connections", func() (string, bool) {
+			text, accepted := page("/metrics"), 0
+			for _, m := range connectionMetrics.FindAllStringSubmatch(text, -1) {
+				n, err := strconv.Atoi(m[1])
+				must.Succeed(t, err)
+				accepted += n
+			}
+			return text, accepted > opened
+		})
 	}
 	silent("127.0.0.1", 300)
 	clients()
@@ -140,14 +165,10 @@ func TestSilentConnectionsLockNobodyOut(t *testing.T) {
 		silent(fmt.Sprintf("127.0.0.%d", 2+i), 100)
 	}
 	clients()
-	resp, err := ca.client("", "").Get(p.url + "/metrics")
-	must.Succeed(t, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	must.Succeed(t, err)
+	text := page("/metrics")
 	for _, reason := range []string{"room", "room_at_address"} {
-		if line := fmt.Sprintf("conductor_connections_refused_total{reason=%q} ", reason); !strings.Contains(string(text), line) ||
-			strings.Contains(string(text), line+"0\n") {
+		if line := fmt.Sprintf("conductor_connections_refused_total{reason=%q} ", reason); !strings.Contains(text, line) ||
+			strings.Contains(text, line+"0\n") {
 			t.Errorf("no %s in\n%s", line, text)
 		}
 	}
