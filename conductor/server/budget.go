@@ -16,9 +16,9 @@ import (
 // they wait and are worked on.
 const free = 64 << 10
 
-// unfinished is how much a request takes besides its bytes while its body is on its way: a goroutine, and what net/http and
-// grpc keep for a stream, without which one connection of HTTP/2 holds 256 requests for the price of none. With a body of
-// 4 KB we measured 28 KB a request over HTTP/2, and 18 KB over gRPC.
+// unfinished is how much a request takes besides its bytes while it waits for its client, to send the body or to take the
+// answer: a goroutine, and what net/http and grpc keep for a stream, without which one connection of HTTP/2 holds 256 requests
+// for the price of none. With a body of 4 KB we measured 28 KB a request over HTTP/2, and 18 KB over gRPC.
 const unfinished = 24 << 10
 
 // grain is what reservations are rounded up to, so that not each piece of a body takes the lock.
@@ -59,7 +59,7 @@ type Hold struct {
 	budget   *Budget
 	flow     string
 	bytes    int64 // of bodies and answers
-	arriving bool  // the server waits for more of the body
+	arriving bool  // the server waits for the client
 	reserved int64 // for them
 }
 
@@ -69,10 +69,11 @@ func (b *Budget) NewHold(flow string) Hold { return Hold{budget: b, flow: flow} 
 // Bytes returns how many bytes are held.
 func (h *Hold) Bytes() int64 { return h.bytes }
 
-// Await reserves memory for a request whose body is on its way. It returns body.ErrMemory if there is none.
+// Await reserves memory for a request that waits for its client, to send the body or to take the answer. It returns
+// body.ErrMemory if there is none.
 func (h *Hold) Await() error { return h.change(h.bytes, true) }
 
-// Arrived tells that the body is there, or that nobody waits for it any more.
+// Arrived tells that the body is there, or that the server does not wait for it any more.
 func (h *Hold) Arrived() {
 	if h.arriving {
 		h.change(h.bytes, false)
