@@ -314,7 +314,7 @@ func without(all, others []string) []string {
 	return all[:min(len(all), 5)]
 }
 
-// marks is how far the sources of a model are at a server.
+// marks is how far the sources of a model are at a server, and what it has found about them.
 func marks(p *process, model string) string {
 	_, text := get(p.url + "/services")
 	var answer struct {
@@ -322,6 +322,7 @@ func marks(p *process, model string) string {
 			InstanceID, ModelName, State, Reason, HistoryFrom, LastError string
 			DPRank, Blocks, Gaps, Replayed, Restarts                     int
 			LastSeq                                                      *int
+			Findings                                                     []struct{ Code, Message string }
 		} `json:"services"`
 	}
 	if json.Unmarshal([]byte(text), &answer) != nil {
