@@ -140,6 +140,7 @@ type traffic struct {
 	turns        int    // blocks a conversation grows to
 	races        int    // requests of ten that come several at a time
 	late         int    // requests before the registration, without replay
+	hot          int    // conversations that are asked for by turns, each other request, during the first half of the requests
 	moved        int    // requests before the server is replaced by one that recovers from it
 }
 
@@ -190,13 +191,19 @@ func runTraffic(t *testing.T, tr traffic, seed uint64) (got outcome) {
 				<-time.After(time.Minute)
 				b = next
 			}
-			talk := rng.IntN(tr.prompts)
+			talk, turns, races := rng.IntN(tr.prompts), 1+rng.IntN(tr.turns), tr.races
+			if tr.hot > 0 && n%2 == 0 && n < requests/2 {
+				talk, turns, races = tr.prompts+n/2%tr.hot, 60, 0
+			}
 			path := []string{"system", fmt.Sprint("talk", talk)}
-			for i := range 1 + rng.IntN(tr.turns) {
+			if tr.hot > 0 {
+				path[0] = fmt.Sprint("system", talk)
+			}
+			for i := range turns {
 				path = append(path, fmt.Sprintf("turn%d.%d", talk, i))
 			}
 			parallel := 1
-			if rng.IntN(10) < tr.races {
+			if rng.IntN(10) < races {
 				parallel = 2 + rng.IntN(6)
 			}
 			c.out = nil
@@ -244,6 +251,7 @@ func TestCopiesOfOrdinaryTraffic(t *testing.T) {
 		{blocks: 800, prompts: 1, turns: 1, races: 2},     // one prompt, whose end is computed again and again
 		{blocks: 2000, prompts: 300, turns: 12, races: 9}, // full of copies
 		{blocks: 900, prompts: 100, turns: 12, races: 4, late: 1000},
+		{blocks: 384, prompts: 183, turns: 4, races: 5, late: 24, hot: 4}, // most blocks are not known, for long
 		{blocks: 400, prompts: 40, turns: 12, races: 6, moved: 700},
 	}...) {
 		tr.naming = true
@@ -262,6 +270,7 @@ func TestCopiesOfFullReports(t *testing.T) {
 		{blocks: 400, prompts: 200, turns: 6, naming: true}, // few hits
 		{blocks: 900, prompts: 200, turns: 20, races: 1},
 		{blocks: 900, prompts: 120, turns: 12, late: 500, naming: true},
+		{blocks: 384, prompts: 183, turns: 4, races: 5, late: 24, hot: 4},
 		{blocks: 400, prompts: 60, turns: 12, moved: 300},  // before the balance shows it
 		{blocks: 400, prompts: 60, turns: 12, moved: 1500}, // afterwards
 	}...) {

@@ -16,10 +16,12 @@ import (
 //	       from then on the engine is full
 //	again  copies announced since then by stores that begin at the first block of a
 //	       prompt and repeat several: what a full report looks like
+//	missed blocks removed since then that were not counted: the engine had them before
+//	       the balance began, and their room went to others
 //
-// Full reports are shown when held has outgrown base by half of it, and again explains half of
+// Full reports are shown when held has outgrown base and missed by half of base, and again explains half of
 // that growth. Copies, however many and however long an engine has them, take room in it like any other
-// block, so held stays near base. A balance begins again where events may be missing.
+// block, so held stays near base and missed. A balance begins again where events may be missing.
 
 const (
 	// copiesLeast is how many blocks must be removed, and how many too many be held,
@@ -39,6 +41,7 @@ type copyCheck struct {
 	most    int // the largest held so far, while base is 0
 	base    int // 0 until the engine is known to be full
 	again   int // while base is not 0
+	missed  int // while base is not 0
 }
 
 // Full reports whether the balance has shown that the engine announces blocks again that it reuses, and
@@ -92,14 +95,15 @@ func (d *Doctor) observeCopies(o *Observation) {
 	if !o.Event.HasParent && o.Event.Joined == 0 && again >= copiesRun {
 		c.again += again
 	}
-	if extra := c.held - c.base; extra < max(copiesLeast, c.base/2) || c.again < extra/2 {
+	room := c.base + c.missed
+	if extra := c.held - room; extra < max(copiesLeast, c.base/2) || c.again < extra/2 {
 		return
 	}
 	if d.reg.Reports != "" {
 		d.Findings.Report(FindingCopies,
 			"%d blocks are counted on the device of an engine that was full with %d: it announces blocks again that it reuses "+
 				"(kv_cache_report_mode: full), which no removal matches, so evicted blocks stay; register reports: full for it",
-			c.held, c.base)
+			c.held, room)
 		return
 	}
 	d.full = true
@@ -107,7 +111,7 @@ func (d *Doctor) observeCopies(o *Observation) {
 		"%d blocks are counted on the device of an engine that was full with %d: its requests use kv_cache_report_mode: full. So from "+
 			"here on a store of a block that it has on the device counts as a touch; register reports: full, or reports: incremental if "+
 			"it is wrong",
-		c.held, c.base)
+		c.held, room)
 }
 
 // observeCopyRemoval counts published blocks that a removed event took.
@@ -122,7 +126,10 @@ func (d *Doctor) observeCopyRemoval(o *Observation) {
 	}
 	c.removed += o.Found
 	c.held -= o.Found
-	if c.base == 0 && c.removed >= max(copiesLeast, c.added/2) {
+	switch {
+	case c.base != 0:
+		c.missed += o.Count - o.Found
+	case c.removed >= max(copiesLeast, c.added/2):
 		c.base = c.most
 	}
 }
