@@ -44,7 +44,7 @@ func TestReplicasWithOtherSettingsAreNamed(t *testing.T) {
 	}
 }
 
-// TestManyReplicasWithOtherSettingsAreFewLines has replicas that somebody wrote into the store, with numbers that are none.
+// TestManyReplicasWithOtherSettingsAreFewLines lets a thousand replicas give a long list in place of the number of owners.
 func TestManyReplicasWithOtherSettingsAreFewLines(t *testing.T) {
 	var log bytes.Buffer
 	c := New(Config{Group: membership.New(membership.Config{}), Owners: 2, Log: zerolog.New(&log)})

@@ -239,7 +239,7 @@ func TestRegistrySweepsForgedTimes(t *testing.T) {
 }
 
 // TestRegistryMendsTheRevision damages the revision, before a beat and between a beat and what follows it: replicas read the
-// registry again, and hear of what is registered at others.
+// registry again, and learn what other replicas have registered.
 func TestRegistryMendsTheRevision(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()

@@ -190,7 +190,8 @@ func TestWireRefuses(t *testing.T) {
 	s.frames.WriteData(7, false, large[4:100]) // is too large, and grpc knows a part of its length
 	s.frames.WriteData(9, false, message(200, 1))
 	s.frames.WriteData(11, false, append(message(10, 0), message(90<<10, 0)[:1000]...)) // a second message
-	limits := newLimits(1<<20+2*6*32<<10, 0)                                            // each call counts, too
+	const forCalls = 2 * 6 * 32 << 10                                                   // each call counts, too
+	limits := newLimits(1<<20+forCalls, 0)
 	w := newWire(&reads{from: &s.Buffer, next: func() int { return 32 << 10 }}, limits)
 	got, calls := readAll(t, w, make([]byte, 32<<10), func(uint32) methodKind { return methodKind{} })
 	for id, want := range map[uint32]error{

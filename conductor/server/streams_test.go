@@ -76,7 +76,7 @@ func (s *streamClient) statusOf(stream uint32) string {
 }
 
 // TestUntakenAnswersCount asks for answers over HTTP/2 and gives no window for them, until there is no memory for a further one.
-// What is refused is answered without a window. Memory comes free when answers are taken or given up, when a connection ends, and
+// A refused request gets its answer without a window. Memory comes free when answers are taken or given up, when a connection ends, and
 // never earlier.
 func TestUntakenAnswersCount(t *testing.T) {
 	const most = 1 << 20
