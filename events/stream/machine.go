@@ -263,7 +263,8 @@ func (m *machine) beginConnection(at time.Time) {
 	m.endConnection(at)
 	m.connects++
 	m.restartPace, m.usability, m.storm = restartPace{}, recentMessages{}, storm{} // another process may be behind this connection
-	m.connected, m.heard, m.consumed.overtook, m.secondLook.unsure = true, 0, 0, m.evidence.canAsk()
+	m.connected, m.heard, m.consumed.overtook = true, 0, 0
+	m.secondLook = secondLook{unsure: true, pause: checkAfter}
 	m.peerMark.beginConnectionAt(m.connects, m.consumed.last)
 	m.snapshots.liveID = events.PublisherID{}
 	switch {

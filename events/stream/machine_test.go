@@ -296,24 +296,6 @@ func TestFirstContactWithoutReplay(t *testing.T) {
 	g("up 1 2 5 6c 7", "1 2 5 6 7 =synced")
 }
 
-func TestSlowJoiner(t *testing.T) {
-	f := cases(t, replaying)
-	f("up end 0.9s", "?0 =synced")
-	f("up end 1s", "?0 ?0 =synced")
-	f("up end 1s r0 r1 end 10s", "?0 ?0 0r 1r =synced") // one check, no more
-	f("up r0 end 1s r0 r1 end", "?0 0r ?0 1r =synced")
-	f("up r0 end 1 1s", "?0 0r 1 ?1 =synced") // a live batch closes the window
-	f("up 1 r0 1s", "?0 0r 1 ?1 =synced")
-	f("up r0 end 1s 1 2", "?0 0r ?0 1 2 =synced") // or ends the check
-	f("up r0 end 1s 2", "?0 0r ?0 ?1 =replaying")
-	f("up r0 end 1s 2 r1", "?0 0r ?0 ?1 1r 2 =synced")
-	f("up r0 end 1s r0x", "?0 0r ?0 drop:publisher_restarted ?0 =replaying")
-	// The check gets no answer, the next live batch makes it moot.
-	f("up r0 end 6s", "?0 0r ?0 =partial:replay_timeout")
-	f("up r0 end 6s 1", "?0 0r ?0 1 =synced")
-	f("up r0 end 16s r1 end", "?0 0r ?0 ?1 1r =synced")
-}
-
 func TestGapIsReplayed(t *testing.T) {
 	f := cases(t, replaying)
 	start := "up 0 1 2 "

@@ -70,10 +70,6 @@ type replayRequest struct {
 }
 
 const (
-	// The publisher may serve a replay before it acts on a subscription, and
-	// what it sends in between is lost. Then it looks idle.
-	checkAfter = time.Second
-
 	minRetry = 100 * time.Millisecond
 
 	// A request may be resumed maxResumes times, a probe maxResumesOfProbe times, and once more for every
@@ -305,23 +301,7 @@ func (m *machine) finishReplay(now time.Time) {
 		m.servicePause = servicePause{}
 	}
 	m.replay.cancelReplay(&m.out)
-	m.secondLook.planLook(m.heard, now)
-}
-
-// secondLook is another look at the ring, once per connection, unless a live batch comes. ZMTP has no answer to a subscription: the
-// publisher may serve the replay before it acts on the subscription, and drops what it sends in between. An engine that then falls
-// silent would look up to date while a batch is missing. A live batch proves the subscription, and its number would show the hole.
-type secondLook struct {
-	unsure bool      // this connection's slow-joiner window is not checked yet
-	at     time.Time // when to check it, zero: not now
-}
-
-// planLook plans the look behind a replay. heard is 0 if no live batch came.
-func (l *secondLook) planLook(heard uint64, now time.Time) {
-	if l.unsure && heard == 0 {
-		l.at = now.Add(checkAfter)
-	}
-	l.unsure = false
+	m.secondLook.planLook(m, now)
 }
 
 // giveUpReplay ends a replay that brought nothing for too long. Live batches go on from here,

@@ -240,7 +240,7 @@ func (m *machine) continueBehindSnapshot(kept []queuedBatch, now time.Time) {
 	m.snapshots.applied++
 	m.snapshots.reason, m.snapshots.filled = "", now
 	m.held.restoreKept(kept, m.consumed.next)
-	m.secondLook.planLook(m.heard, now)
+	m.secondLook.planLook(m, now)
 }
 
 // planFirstRequest plans a request to an unknown publisher, after a pause. Batches wait until
