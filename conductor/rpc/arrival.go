@@ -69,6 +69,7 @@ type arrival struct {
 	refusal error  // why the server takes no more, nil if grpc itself finds out
 	// What the messages cost that wait for the handler, the oldest first. The one message of a short call waits until its end.
 	waiting []int64
+	first   [1]int64 // the memory of waiting, for one message
 	memory  server.Hold
 
 	closed   bool        // grpc has told of the end of the call

@@ -159,7 +159,7 @@ func TestWireReadsAlong(t *testing.T) {
 	want := bytes.Clone(s.Bytes())
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		most := 1 + r.IntN(1<<r.IntN(16))
+		most := 1 + r.IntN(1<<r.IntN(18))
 		w := newWire(&reads{from: bytes.NewReader(want), next: func() int { return 1 + r.IntN(most) }}, newLimits(0, 0))
 		got, calls := readAll(t, w, make([]byte, 1+r.IntN(40<<10)), func(id uint32) methodKind { return methodKind{long: id == 5} })
 		if !bytes.Equal(got, want) {
@@ -172,6 +172,23 @@ func TestWireReadsAlong(t *testing.T) {
 			if a == nil || a.size != want.size || a.left != want.left || a.ended != want.ended || a.refusal != nil || a.deaf {
 				t.Fatalf("seed %d, stream %d: %+v", seed, id, a)
 			}
+		}
+	}
+}
+
+// TestWireReadsMore holds that a wire reads more at once behind a read that took all there was room for, and not before.
+func TestWireReadsMore(t *testing.T) {
+	for atOnce, want := range map[int]int{readAtFirst - 1: readAtFirst, readAtFirst: readLater, 1 << 20: readLater} {
+		s := newSent()
+		s.open(1, "/short")
+		for range 10 {
+			s.frames.WriteData(1, false, make([]byte, maxFrame))
+		}
+		whole, left := bytes.Clone(s.Bytes()), atOnce
+		w := newWire(&reads{from: bytes.NewReader(whole), next: func() int { n := left; left = 1000; return n }}, newLimits(0, 0))
+		got, _ := readAll(t, w, make([]byte, 32<<10), func(uint32) methodKind { return methodKind{} })
+		if len(w.buffer) != want || len(got) != len(whole) {
+			t.Errorf("behind a read of %d: room for %d, want %d; %d bytes of %d", atOnce, len(w.buffer), want, len(got), len(whole))
 		}
 	}
 }
