@@ -56,7 +56,7 @@ type arrival struct {
 	counted         atomic.Bool        // grpc has taken the call on
 	late            atomic.Bool        // cut has ended the call
 
-	since   time.Time // when the call began, or the message under way
+	since   time.Time // when the call began, or the message under way; zero where cancel is nil
 	prefix  [prefixLength]byte
 	have    int    // how many bytes of the prefix have come
 	size    uint32 // what the last complete prefix announces

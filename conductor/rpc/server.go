@@ -195,13 +195,13 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if !known {
 		return ctx, nil
 	}
-	ctx, err := s.admit(ctx, info, p, from.Addr)
+	ctx, err := s.admit(ctx, info, p, from)
 	if err != nil {
 		return ctx, err
 	}
 	flow := access.CallerOf(ctx).Flow().Name
 	if flow == "" {
-		flow = neighbour(from)
+		flow = from.neighbour
 	}
 	if ctx, err = from.wire.claim(ctx, flow, kind); err != nil {
 		s.opts.Metrics.countRefused(info.FullMethodName, status.Code(err))
@@ -210,7 +210,7 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 }
 
 // admit lets the guard admit a call. The context has its caller.
-func (s *Server) admit(ctx context.Context, info *tap.Info, p *peer.Peer, from net.Addr) (context.Context, error) {
+func (s *Server) admit(ctx context.Context, info *tap.Info, p *peer.Peer, from wireAddr) (context.Context, error) {
 	if s.opts.Guard == nil {
 		return ctx, nil
 	}
@@ -228,7 +228,7 @@ func (s *Server) admit(ctx context.Context, info *tap.Info, p *peer.Peer, from n
 		return ctx, err
 	}
 	if !caller.Open() {
-		server.Admits(from)
+		server.Admits(from.Addr)
 	}
 	return caller.With(ctx), nil
 }

@@ -153,13 +153,13 @@ func (w *wire) scan() (n int) {
 	return n
 }
 
-// cutLate ends the calls whose messages do not come.
+// cutLate ends the calls whose messages do not come. What nothing can end came whole.
 func (w *wire) cutLate() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
 	for _, a := range w.arrivals {
-		if a.Context != nil && now.Sub(a.since) >= w.limits.patience && a.waitsForClient() {
+		if a.cancel != nil && now.Sub(a.since) >= w.limits.patience && a.waitsForClient() {
 			a.cut(reasonLate)
 		}
 	}
@@ -185,7 +185,7 @@ func (w *wire) Close() error {
 
 // openStream, takeData, endStream and dropStream implement frameHandler. w.mu is held.
 func (w *wire) openStream(id uint32, ends bool) {
-	w.newest = &arrival{on: w, stream: id, ended: ends, since: time.Now()}
+	w.newest = &arrival{on: w, stream: id, ended: ends}
 	w.newest.waiting = w.newest.first[:0]
 	w.arrivals[id] = w.newest
 }
@@ -224,6 +224,7 @@ func (w *wire) claim(ctx context.Context, flow string, kind methodKind) (context
 	a.kind, a.flow, a.memory, a.answer = kind, flow, memory, answer
 	if a.Context = ctx; kind.stream || waits { // else nobody waits for its client
 		a.Context, a.cancel = context.WithCancel(ctx)
+		a.since = time.Now()
 	}
 	return a, nil
 }
@@ -231,14 +232,23 @@ func (w *wire) claim(ctx context.Context, flow string, kind methodKind) (context
 // errNoHeader refuses a call whose header the wire has not seen.
 var errNoHeader = status.Error(codes.Internal, "BUG: a call without a header")
 
-// RemoteAddr implements net.Conn.
-func (w *wire) RemoteAddr() net.Addr { return wireAddr{w.Conn.RemoteAddr(), w} }
+// RemoteAddr implements net.Conn. grpc asks for it once for a connection.
+func (w *wire) RemoteAddr() net.Addr {
+	a := w.Conn.RemoteAddr()
+	text := a.String()
+	return wireAddr{a, w, text, neighbour(text)}
+}
 
 // wireAddr is the address of a client with its wire: grpc hands on no more of a connection.
 type wireAddr struct {
 	net.Addr
-	wire *wire
+	wire      *wire
+	text      string // made once for all calls
+	neighbour string // the part that bounds count by
 }
+
+// String implements net.Addr.
+func (a wireAddr) String() string { return a.text }
 
 // wiredCredentials wraps the connections of a server, those with TLS once they are plain.
 type wiredCredentials struct {
@@ -269,7 +279,7 @@ func (c wiredCredentials) Clone() credentials.TransportCredentials {
 }
 
 // neighbour returns the part of an address that bounds count by.
-func neighbour(a net.Addr) string {
-	host, _, _ := net.SplitHostPort(a.String())
+func neighbour(address string) string {
+	host, _, _ := net.SplitHostPort(address)
 	return server.Neighbourhood(host)
 }

@@ -446,6 +446,26 @@ func TestLateMessages(t *testing.T) {
 	})
 }
 
+// TestWholeMessageIsNotLate holds that a call whose message came with its header is not ended as late before grpc has the message.
+func TestWholeMessageIsNotLate(t *testing.T) {
+	s := newSent()
+	s.open(1, "/short")
+	s.frames.WriteData(1, true, message(10, 0))
+	w := newWire(&reads{from: bytes.NewReader(s.Bytes()), next: s.Len}, newLimits(0, time.Minute))
+	if _, err := w.Read(make([]byte, 32<<10)); err != nil {
+		t.Fatal(err)
+	}
+	a := claimNewest(w, func(uint32) methodKind { return methodKind{} })
+	if a == nil || !a.waitsForClient() {
+		t.Fatalf("the call is %+v", a)
+	}
+	w.cutLate()
+	if a.refusal != nil || a.Err() != nil {
+		t.Errorf("the call is ended with %v, %v", a.refusal, a.Err())
+	}
+	w.watch.Stop()
+}
+
 // TestWireForgetsWhatGrpcRefuses sends many calls that grpc does not take on, as it does with those whose time is over when they
 // come: none of them is kept.
 func TestWireForgetsWhatGrpcRefuses(t *testing.T) {
