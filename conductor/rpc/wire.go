@@ -60,8 +60,8 @@ type wire struct {
 	watching bool                // guarded by mu
 }
 
-// How many bytes a wire reads at once, at least a frame: readAtFirst, which stands in for grpc's own buffer, and readLater once so
-// many came at once, because a query of 8,192 tokens has 33 KB.
+// How many bytes a wire reads at once, at least a frame. It begins with readAtFirst, as much as grpc's own buffer would have. A
+// connection that fills this with one read has larger messages, such as a query of 8,192 tokens with its 33 KB, and gets readLater.
 const (
 	readAtFirst = 32 << 10
 	readLater   = 64 << 10
@@ -109,7 +109,8 @@ func (w *wire) endAnswer(stream uint32) {
 	}
 }
 
-// readAhead reads what comes behind the part of a frame that is there.
+// readAhead reads what comes behind the part of a frame that is there. ahead without further room shows that the last read filled the
+// buffer.
 func (w *wire) readAhead() {
 	if filled := len(w.ahead) == cap(w.ahead); w.buffer == nil {
 		w.buffer = make([]byte, readAtFirst)
@@ -153,7 +154,7 @@ func (w *wire) scan() (n int) {
 	return n
 }
 
-// cutLate ends the calls whose messages do not come. What nothing can end came whole.
+// cutLate ends the calls whose messages do not come. A call without a cancel waits for nobody: its message came with its header.
 func (w *wire) cutLate() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,7 +11,7 @@
 // connections, batches and the time, its outputs are steps and the wish to start
 // or stop a replay. It is spread over machine.go (inputs and order), consumed.go (the sequence and publisher
 // ids), gap.go, request.go and replies.go (replays), snapshot.go (snapshots of the publisher), mark.go (taking
-// over), completeness.go, probe.go and incomplete.go (what is missing, and when to ask again) and storm.go
+// over), completeness.go, probe.go, secondlook.go and incomplete.go (what is missing, and when to ask again), storm.go
 // (several publishers on one connection) and evidence.go and replyhead.go (replay services that are another publisher's, or answer
 // with odd numbers). The rest of the package moves frames to it: runner.go and inbox.go
 // from the connections, frames.go reads them, status.go shows what became of them.
