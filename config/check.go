@@ -67,29 +67,11 @@ func checkHostName(s string) error {
 	return nil
 }
 
-// checkURL checks a base URL that paths are put behind.
-func checkURL(text string) error {
-	if err := checkExpanded(text); err != nil {
-		return err
-	}
-	u, err := url.Parse(text)
-	if err != nil || !strings.HasPrefix(text, "http://") && !strings.HasPrefix(text, "https://") {
-		return fmt.Errorf("%q is no URL; write http://host:port or https://host:port", redact.URL(text))
-	}
-	if err := checkURLHost(u); err != nil {
-		return fmt.Errorf("%q %w", redact.URL(text), err)
-	}
-	if u.RawQuery != "" || u.ForceQuery || strings.Contains(text, "#") {
-		return fmt.Errorf("%q has more than a path behind its host", redact.URL(text))
-	}
-	return nil
-}
-
 func checkURLOrNone(text string) error {
 	if text == "" {
 		return nil
 	}
-	return checkURL(text)
+	return reach.CheckURL(text)
 }
 
 // checkURLHost checks the host of a URL that is connected to, and its port if it has one.

@@ -39,7 +39,7 @@ var textKinds = map[string]kind{
 	"url":       textKind("url", "a URL", checkURLOrNone),
 	"store":     textKind("url", "a URL", checkStoreURL),
 	"names":     listKind("names", "a list of names", checkNothing),
-	"urls":      listKind("urls", "a list of URLs", checkURL),
+	"urls":      listKind("urls", "a list of URLs", reach.CheckURL),
 	"addresses": listKind("addresses", "a list of host:port", checkRemoteAddress),
 	"hosts":     listKind("names", "a list of host names", checkHostName),
 	"rules":     listKind("rules", "a list of rules such as tcp://10.0.0.0/8", reach.CheckRule),

@@ -10,6 +10,7 @@ import (
 
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/reach"
 )
 
 // Names of fields of a source that code here treats apart.
@@ -45,7 +46,7 @@ func (s *Source) complaints() (out []complaint) {
 	add := func(path, message string) { out = append(out, complaint{path: path, message: message}) }
 	trial, publishes := s.Registration, s.Events == "" // with values in the place of those that the engine tells
 	if s.Discover != "" {
-		if err := checkURL(s.Discover); err != nil {
+		if err := reach.CheckURL(s.Discover); err != nil {
 			add("discover", err.Error())
 		}
 		if !publishes {

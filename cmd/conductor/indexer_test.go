@@ -148,7 +148,7 @@ func TestIndexerRefuses(t *testing.T) {
 		"--block-size=16")
 	f(1, `Error: DYN_ROUTER_MIN_INITIAL_WORKERS must be a non-negative integer, got "x": invalid digit found in string`,
 		[]string{"DYN_ROUTER_MIN_INITIAL_WORKERS=x"})
-	f(1, `Error: flag --peers: dynamo.peers: "peer:8090" is no URL; write http://host:port or https://host:port`, nil, "--peers",
+	f(1, `Error: flag --peers: dynamo.peers: "peer:8090" is no URL; write http://peer:8090`, nil, "--peers",
 		"http://a,peer:8090")
 	f(1, `Error: flag --trace-id-header: dynamo.trace_id_header: invalid HTTP header name "a b"`, nil, "--trace-id-header", "a b")
 	f(1, "Error: failed to open access log no/such/dir: no such file or directory", nil, "--access-log", "no/such/dir", "--port=0")

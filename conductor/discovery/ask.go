@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"example.com/conductor/events/reach"
 	"example.com/conductor/redact"
 )
 
@@ -24,33 +23,13 @@ const (
 	askTimeout = 5 * time.Second
 )
 
-// checkURL returns the fault of the address of an engine's HTTP server, nil if it has none.
-func checkURL(text string) error {
-	u, err := url.Parse(text)
-	switch unset := reach.CheckExpanded(text); {
-	case unset != nil:
-		return fmt.Errorf("%q %w", redact.URL(text), unset)
-	case err != nil:
-		return fmt.Errorf("%q is no URL", redact.URL(text))
-	case u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Errorf("%q has the scheme %q; write http://host:port or https://host:port", redact.URL(text), u.Scheme)
-	case reach.CheckHost(u.Hostname()) != nil:
-		return fmt.Errorf("%q %w", redact.URL(text), reach.CheckHost(u.Hostname()))
-	case u.Port() != "" && reach.CheckPort(u.Port()) != nil:
-		return fmt.Errorf("%q %w", redact.URL(text), reach.CheckPort(u.Port()))
-	case u.User != nil, u.RawQuery != "", u.Fragment != "":
-		return fmt.Errorf("%q has more than scheme, host, port and path", redact.URL(text))
-	}
-	return nil
-}
-
 // errStatus is an answer without success.
 type errStatus struct {
-	path string
+	url  string
 	code int
 }
 
-func (e errStatus) Error() string { return fmt.Sprintf("%s answers %d", e.path, e.code) }
+func (e errStatus) Error() string { return fmt.Sprintf("GET %s answers %d", e.url, e.code) }
 
 // pathMissing reports whether an error of getBody says that the engine does not have the path.
 func pathMissing(err error) bool {
@@ -92,45 +71,72 @@ func (m *Manager) askPaths(ctx context.Context, t *Target, address netip.Addr, k
 		host = address.String()
 	}
 	e := Engine{Type: "vLLM"}
-	body, err := m.getBody(ctx, client, t, "/kv_event_sources")
+	base := baseOf(t.URL)
+	sources, info, models := base+"/kv_event_sources", base+"/server_info", base+"/v1/models"
+	body, noSources := m.getBody(ctx, client, t, sources)
 	switch {
-	case err == nil:
+	case noSources == nil:
+		var err error
 		if e.Ranks, e.Faulty, err = vllmRanks(body, host); err != nil {
-			return e, err
+			return e, answerError(sources, err)
 		}
-	case !pathMissing(err):
-		return e, err
+		nameFaults(e.Faulty, sources)
+	case !pathMissing(noSources):
+		return e, noSources
 	default:
-		body, err = m.getBody(ctx, client, t, "/server_info")
+		body, err := m.getBody(ctx, client, t, info)
 		if err == nil {
-			return sglangEngine(body, host)
+			if e, err = sglangEngine(body, host); err != nil {
+				return e, answerError(info, err)
+			}
+			nameFaults(e.Faulty, info)
+			return e, nil
 		}
 		if !pathMissing(err) {
 			return e, err
 		}
 		if known.tells && known.alive {
-			return e, errSilent // its server, or one before it, is being started
+			return e, fmt.Errorf("%w: %w", noSources, errSilent) // its server, or one before it, is being started
 		}
 		// An older vLLM: its port is a convention.
 		at := "tcp://" + net.JoinHostPort(host, strconv.Itoa(vllmPort+t.Rank))
 		e.Ranks, e.Guessed = []Rank{{Rank: t.Rank, Endpoint: at}}, true
 	}
-	if body, err = m.getBody(ctx, client, t, "/v1/models"); err == nil {
+	body, err := m.getBody(ctx, client, t, models)
+	if err == nil {
 		current := ""
 		if t.Model == "" && len(known.names) > 0 {
 			current = known.names[0]
 		}
-		e.Model, e.Aliases, err = namesOf(body, current)
+		if e.Model, e.Aliases, err = namesOf(body, current); err != nil {
+			err = answerError(models, err)
+		}
 	}
-	if err != nil && (t.Model == "" || e.Guessed && known.tells) {
+	switch {
+	case err == nil:
+		return e, nil
+	case e.Guessed && pathMissing(err):
+		return e, fmt.Errorf("%w, and neither %s nor %s is there: is %s the base URL of an engine's HTTP server?", noSources,
+			redact.URL(info), redact.URL(models), redact.URL(base))
+	case t.Model == "" || e.Guessed && known.tells:
 		return e, err
 	}
 	return e, nil
 }
 
-// getBody asks an engine for a path, and returns the body of its answer. It returns an errStatus for an answer without success.
-func (m *Manager) getBody(ctx context.Context, client *http.Client, t *Target, path string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(t.URL, "/")+path, nil)
+// answerError says at which URL an engine gave an answer that cannot be used.
+func answerError(at string, err error) error { return fmt.Errorf("GET %s: %w", redact.URL(at), err) }
+
+// nameFaults says at which URL an engine named faulty ranks.
+func nameFaults(faulty []faultyRank, at string) {
+	for i := range faulty {
+		faulty[i].err = answerError(at, faulty[i].err)
+	}
+}
+
+// getBody asks an engine at a URL, and returns the body of its answer. It returns an errStatus for an answer without success.
+func (m *Manager) getBody(ctx context.Context, client *http.Client, t *Target, at string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -143,21 +149,24 @@ func (m *Manager) getBody(ctx context.Context, client *http.Client, t *Target, p
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		var failed *url.Error // it repeats the URL, which operators have configured and see next to the reason
+		var failed *url.Error // it repeats the URL
 		if errors.As(err, &failed) {
 			err = failed.Err
 		}
-		return nil, fmt.Errorf("no answer to GET %s: %w", path, err)
+		return nil, fmt.Errorf("no answer to GET %s: %w", redact.URL(at), err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, errStatus{path, resp.StatusCode}
+		return nil, errStatus{redact.URL(at), resp.StatusCode}
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
-	if err == nil && len(body) > maxBody {
-		err = fmt.Errorf("%s answers more than %d bytes", path, maxBody)
+	if err != nil {
+		return nil, fmt.Errorf("the answer to GET %s ends early: %w", redact.URL(at), err)
 	}
-	return body, err
+	if len(body) > maxBody {
+		return nil, fmt.Errorf("GET %s answers more than %d bytes", redact.URL(at), maxBody)
+	}
+	return body, nil
 }
 
 // transportTo returns what carries requests to an address of the target, or to any that its name has if the address is not

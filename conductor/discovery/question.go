@@ -129,10 +129,7 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 			continue
 		}
 		e.keys = append(e.keys, key)
-		if len(learned) > 0 {
-			m.opts.Registry.ReportLearned(key, fmt.Sprintf("%s told %s", cmp.Or(t.URL, "the engine's first events"),
-				strings.Join(learned, " and ")))
-		}
+		m.opts.Registry.ReportLearned(key, describeLearned(t.URL, learned, found.Guessed))
 	}
 	for _, key := range old {
 		switch {
@@ -152,6 +149,19 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 		m.opts.Log.Info().Str("url", t.URL).Str("instance_id", e.instance).Int("ranks", len(e.keys)).Msg("engine discovered")
 	}
 	return nil
+}
+
+// describeLearned says what a source has from the engine at a URL; "" if that is nothing. guessed says that its endpoint is not.
+func describeLearned(at string, learned []string, guessed bool) (text string) {
+	if len(learned) > 0 {
+		text = fmt.Sprintf("%s told %s", cmp.Or(at, "the engine's first events"), strings.Join(learned, " and "))
+	}
+	if guessed {
+		text = strings.TrimPrefix(fmt.Sprintf("%s; %s has neither /kv_event_sources nor /server_info, so its events are expected where "+
+			"releases of vLLM without these publish by default, at port %d plus dp_rank: register an endpoint if they are elsewhere", text,
+			baseOf(at), vllmPort), "; ")
+	}
+	return text
 }
 
 // quoteAll returns names, each in quotes.

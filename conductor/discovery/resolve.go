@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"example.com/conductor/redact"
 )
 
 // resolveHost asks the system's resolver.
@@ -28,7 +30,7 @@ func (m *Manager) addressesOf(t *target) ([]netip.Addr, error) {
 	}
 	found, err := m.opts.Resolve(t.ctx, host)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", redact.URL(t.URL), err)
 	}
 	var all []netip.Addr
 	for _, a := range found {
@@ -40,10 +42,10 @@ func (m *Manager) addressesOf(t *target) ([]netip.Addr, error) {
 	slices.SortFunc(all, netip.Addr.Compare)
 	all = slices.Compact(all)
 	if len(all) == 0 {
-		return nil, fmt.Errorf("%s has no address", host)
+		return nil, fmt.Errorf("%s: %s has no address", redact.URL(t.URL), host)
 	}
 	if len(all) > maxAddresses {
-		return nil, fmt.Errorf("%s has %d addresses, and %d are followed at most", host, len(all), maxAddresses)
+		return nil, fmt.Errorf("%s: %s has %d addresses, and %d are followed at most", redact.URL(t.URL), host, len(all), maxAddresses)
 	}
 	return all, nil
 }

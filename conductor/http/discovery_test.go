@@ -38,6 +38,7 @@ func TestAskedEnginesOfTenants(t *testing.T) {
 		}
 	}
 	f(conductor.Reader{Tenants: scope.Tenants{"blue"}}, "one  the engine cannot be asked")
-	f(conductor.Reader{Tenants: scope.Tenants{"red"}, Secrets: true, Causes: true}, "two http://two.internal context canceled")
+	f(conductor.Reader{Tenants: scope.Tenants{"red"}, Secrets: true, Causes: true},
+		"two http://two.internal http://two.internal: context canceled")
 	f(conductor.Reader{Tenants: scope.Tenants{"green"}, Secrets: true, Causes: true})
 }
