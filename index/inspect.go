@@ -40,15 +40,23 @@ func (q Inspector) WaitingAmong(src Source, local []uint64) (at []int) {
 
 // CountTokenless returns how many memberships of a source are under engine hashes that wait
 // for tokens, not for a parent. It is an estimate.
+func (q Inspector) CountTokenless(src Source) int {
+	q.x.lock()
+	defer q.x.unlock()
+	s := q.x.holders.sources[src]
+	if s == nil {
+		return 0
+	}
+	return s.untold()
+}
+
+// untold returns about how many memberships of the source are under engine hashes and do not wait for a parent.
 //
 // Each block that waits for a parent is held raw as well, so those in the room are taken
 // off. Several owners of the source may hold a block for which there is one link, and links
 // may be of blocks that are not held, so the difference is no exact number.
-func (q Inspector) CountTokenless(src Source) (n int) {
-	q.x.lock()
-	defer q.x.unlock()
-	s := q.x.holders.sources[src]
-	if s == nil || !s.raw {
+func (s *source) untold() (n int) {
+	if !s.raw {
 		return 0
 	}
 	for _, o := range s.owners {

@@ -129,14 +129,14 @@ func memoryOf(x *Index) Memory {
 	return m
 }
 
-// Holdings are how many blocks owners have, and how many wait for their parent, at one
-// moment.
+// Holdings are how many blocks owners have, and how many of them wait, at one moment.
 //
 // Owners and sources that were dropped keep their places in the lists, with 0: ids are
 // never used again, so a caller may index by them without asking who is still there.
 type Holdings struct {
 	Owners  []int // by Owner
-	Waiting []int // by Source
+	Waiting []int // for their parent, by Source
+	Untold  []int // for tokens: known by an engine hash alone, by Source; an estimate
 }
 
 // Of returns the blocks of an owner, 0 of one that came after the Holdings.
@@ -156,6 +156,15 @@ func (h *Holdings) WaitingOf(s Source) int {
 	return h.Waiting[s]
 }
 
+// UntoldOf returns about how many blocks of a source are known by an engine hash alone and do not wait for a parent,
+// 0 of one that came after the Holdings.
+func (h *Holdings) UntoldOf(s Source) int {
+	if int(s) >= len(h.Untold) {
+		return 0
+	}
+	return h.Untold[s]
+}
+
 // Holdings returns what all owners and sources have. It takes the lock once, whatever their
 // number, so the numbers are of one moment. One call of BlocksOf for each owner would stop
 // all lanes as often, and a block that moved between two of the calls would be counted
@@ -163,7 +172,8 @@ func (h *Holdings) WaitingOf(s Source) int {
 func (x *Index) Holdings() Holdings {
 	x.lock()
 	defer x.unlock()
-	h := Holdings{Owners: make([]int, len(x.holders.owners)), Waiting: make([]int, len(x.holders.sources))}
+	sources := len(x.holders.sources)
+	h := Holdings{Owners: make([]int, len(x.holders.owners)), Waiting: make([]int, sources), Untold: make([]int, sources)}
 	for i, o := range x.holders.owners {
 		if o != nil {
 			h.Owners[i] = o.digest.Blocks
@@ -171,7 +181,7 @@ func (x *Index) Holdings() Holdings {
 	}
 	for i, s := range x.holders.sources {
 		if s != nil {
-			h.Waiting[i] = s.room.used
+			h.Waiting[i], h.Untold[i] = s.room.used, s.untold()
 		}
 	}
 	return h

@@ -46,6 +46,7 @@ type Deployment struct {
 	asked      askedCounts                             // by queries
 	lookAheads usedLookAheads                          // of the namespaces
 	tokenless  atomic.Bool                             // some blocks were announced by hash alone
+	digests    atomic.Bool                             // queries have asked by the digests of engines
 	parts      atomic.Int32                            // most parts of a published block, 0 while none had several
 	Summary    *prefixes.Summary                       // of what queries ask for
 	view       atomic.Pointer[Instances]               // registered instances
@@ -220,6 +221,17 @@ func (d *Deployment) AwaitTokens() {
 
 // HasWaiting reports whether blocks may wait by their hashes.
 func (d *Deployment) HasWaiting() bool { return d.tokenless.Load() && d.Index.HasLoose() }
+
+// NoteAskedByDigests notes that a query has looked for blocks that wait by their hashes, with digests of its own.
+func (d *Deployment) NoteAskedByDigests() {
+	if !d.digests.Load() {
+		d.digests.Store(true)
+	}
+}
+
+// FindsWaiting reports whether queries find blocks that wait by their hashes: some bring the digests of engines along, or a
+// profile tells those of a prompt.
+func (d *Deployment) FindsWaiting() bool { return d.digests.Load() || d.Profiles() != nil }
 
 // NoteAsked notes that queries are interested in a deployment. A second is fine enough.
 func (d *Deployment) NoteAsked(now time.Time) { storeSecond(&d.askedAt, now) }

@@ -65,6 +65,7 @@ type Doctor struct {
 	types      []string // of events that nothing is known of, at most maxTypes
 	profile    profileCheck
 	copies     copyCheck
+	account    account
 	full       bool                  // the balance of copies has shown full reports; no epoch ends that
 	unremoved  map[string]*unremoved // by medium; see unremovedOn
 	neverFrom  []string              // media of the finding no_removals
@@ -80,7 +81,7 @@ func New(reg Registered, now func() time.Time) *Doctor {
 func (d *Doctor) Reset() {
 	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.profile = 0, 0, 0, 0, 0, false, profileCheck{}
 	d.note, d.types = "", nil
-	d.copies, d.parentless = copyCheck{}, false
+	d.copies, d.parentless, d.account = copyCheck{}, false, account{}
 	d.unremoved, d.neverFrom = nil, nil
 	d.Findings.withdrawWhere(func(code string) bool {
 		return code != FindingRank && code != FindingAlias && code != FindingFeedback && code != FindingUnusable && code != FindingStorm &&
@@ -99,7 +100,7 @@ type Observation struct {
 	Blocks  bool
 	Counted bool          // repeated stores count as copies
 	Context scope.Context // of a stored event
-	Refused bool          // no block of a stored event was indexed
+	Refused events.Reason // why no block of a stored event was indexed, "" if some were
 
 	// Of a stored event that was not refused.
 	Cut      *events.Event // the event with every block cut into Parts of the registered size
@@ -124,11 +125,16 @@ func (d *Doctor) Observe(o *Observation) {
 		return
 	}
 	d.observeStored(o.Event, o.Medium, o.Count)
+	if o.Refused == "" {
+		d.countStored(o)
+	} else {
+		d.Lose(o.Refused, o.Event.Count())
+	}
 	if !o.Blocks {
 		return
 	}
 	d.observeSize(o.Event, o.Context.Deployment.BlockSize)
-	if o.Refused {
+	if o.Refused != "" {
 		return
 	}
 	d.observeContext(&o.Context, o.Event.Count())
@@ -143,6 +149,9 @@ func (d *Doctor) Observe(o *Observation) {
 // the instance, "" if there is none.
 func (d *Doctor) ObserveBatch(b *events.Batch, claimed func(rank int) string) {
 	d.observeForms(b)
+	for reason, n := range b.Dropped {
+		d.Lose(reason, n)
+	}
 	if d.ranked || b.Rank < 0 || b.Rank == d.reg.Rank {
 		return
 	}

@@ -98,6 +98,8 @@ const (
 	FindingEngineSnapshot = "engine_snapshot"
 	// FindingNotDurable: the disk did not take the registration.
 	FindingNotDurable = "not_durable"
+	// FindingNothing: next to nothing that the source announces counts in answers.
+	FindingNothing = "nothing_counts"
 	// FindingLearned: settings of the registration came from the engine. No fault.
 	FindingLearned = "learned"
 )
@@ -146,6 +148,14 @@ func (f *Findings) addFinding(replace bool, code, format string, args ...any) {
 // ReportMedium adds the finding of a medium that tiers.ParseMedium does not know.
 func (f *Findings) ReportMedium(raw string) {
 	f.Report(FindingMedium, "medium %.64q is unknown: its blocks count as a tier of their own below all others", raw)
+}
+
+// Has reports whether there is a finding of a code.
+func (f *Findings) Has(code string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, has := f.current[code]
+	return has
 }
 
 // Withdraw removes the finding of a code.

@@ -39,6 +39,7 @@ var severityOf = map[string]Severity{
 	FindingContest:        Error,
 	FindingFeedback:       Error,
 	FindingDrift:          Error,
+	FindingNothing:        Error,
 	FindingProfile:        Warning,
 	FindingHashScheme:     Warning,
 	FindingSilent:         Warning,

@@ -22,6 +22,9 @@ func (s *Source) apply(b *events.Batch) {
 	r := s.applier.normal.Batch(b)
 	for _, d := range r.Dropped {
 		s.applier.refuse(d.Reason, d.Count)
+		if d.Reason != events.MissingEvents && d.Reason != events.AmbiguousExtraKey { // these leave nothing out
+			s.doctor.Lose(d.Reason, d.Count)
+		}
 	}
 	s.noteGaps()
 	s.applier.noteWindow()
@@ -97,7 +100,7 @@ func (a *applier) applyBlocks(c *normalize.Change) {
 			a.shared.counts.countRemoved(c.Event, unknown)
 		}
 	} else {
-		if a.storeAndObserve(c, &seen); !seen.Refused {
+		if a.storeAndObserve(c, &seen); seen.Refused == "" {
 			a.member.Lives.Stored(c.Medium.Name, c.Event.Hashes, a.at, a.news)
 		}
 	}
@@ -112,7 +115,10 @@ func (a *applier) applyBlocks(c *normalize.Change) {
 func (a *applier) storeAndObserve(c *normalize.Change, seen *doctor.Observation) {
 	res, refused := a.storeBlocks(c)
 	seen.Context, seen.Refused = c.Context, refused
-	if refused {
+	if refused == "" && res.Refused > 0 && res.Added+res.Copies == 0 {
+		seen.Refused = events.OverBudget
+	}
+	if seen.Refused != "" {
 		return
 	}
 	seen.Cut, seen.Parts, seen.EverCut = c.Cut, c.Parts, c.EverCut
@@ -163,6 +169,9 @@ func (a *applier) applyObject(e *events.Event) {
 	switch {
 	case r.Dropped != "":
 		a.countSkipped(r.Dropped, 1)
+		if e.Kind == events.Stored {
+			a.doctor.LoseObject(r.Dropped, e.ObjectKey)
+		}
 	case !r.Unbound || found > 0:
 	case r.ByHashes:
 		var c normalize.Change

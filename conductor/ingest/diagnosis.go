@@ -119,14 +119,31 @@ func observeLives(s *Source, now time.Time) {
 	}
 }
 
-// observeParents tells the doctor how many blocks wait for their parents. turn is held.
-func observeParents(s *Source, held heldBlocks) {
+// observeHolding tells the doctor what the source holds, and how much of that no query finds. turn is held.
+func observeHolding(s *Source, held heldBlocks, now time.Time) {
+	h := doctor.Holding{Lacking: incompleteBlocks(s)}
 	media, waiting := s.holdings.countMedia(held)
-	blocks := 0
 	for _, m := range media {
-		blocks += m.Blocks
+		h.Blocks += m.Blocks
 	}
-	s.doctor.Parents(waiting, blocks, waiting >= cmp.Or(s.shared.catalog.IndexOptions().MaxOrphans, index.DefaultMaxOrphans))
+	h.Orphaned, h.Untold = waiting, s.holdings.countUnasked(held)
+	s.doctor.Parents(waiting, h.Blocks, waiting >= cmp.Or(s.shared.catalog.IndexOptions().MaxOrphans, index.DefaultMaxOrphans))
+	if !s.shared.catalog.IsPast() {
+		s.doctor.Weigh(h, now)
+	}
+}
+
+// countUnasked returns how many blocks of the source are known by a hash alone, by which no query finds them.
+func (s *holdings) countUnasked(held heldBlocks) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ns := range s.namespaces {
+		if s.reg.Type != registration.TypeStandard && !ns.Deployment.FindsWaiting() {
+			in := held.in(ns.Deployment)
+			n += in.UntoldOf(ns.Source)
+		}
+	}
+	return n
 }
 
 // observeRefusals reports whether another connection has sent in the name of the source

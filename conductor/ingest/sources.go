@@ -299,7 +299,7 @@ func observe(c *Sources, s *Source, now time.Time, held heldBlocks, doubts map[*
 	observeRefusals(s)
 	observeSnapshots(s)
 	s.guard(func() { // it logs what all of these have found
-		observeParents(s, held)
+		observeHolding(s, held, now)
 		s.applier.decideAll()
 		if !c.catalog.IsPast() {
 			s.doctor.Unremoved(now)

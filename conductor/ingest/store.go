@@ -12,14 +12,14 @@ import (
 	"example.com/conductor/tiers"
 )
 
-// storeBlocks indexes stored blocks. It completes the context of the change, and reports whether the
-// change is refused.
-func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refused bool) {
+// storeBlocks indexes stored blocks. It completes the context of the change, and returns why none of them is
+// in the index, "" if some are.
+func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refused events.Reason) {
 	device := c.Medium.Tier == tiers.Device
 	ns := a.holdings.namespaceIn(c.Context.Deployment)
 	if ns == nil || a.holdings.noRoomFor(ns, c.Owner) {
 		a.countSkipped(events.OwnerLimit, c.Event.Count())
-		return res, true
+		return res, events.OwnerLimit
 	}
 	a.nameAdapter(ns, c.Event)
 	if c.Refused != "" {
@@ -27,11 +27,11 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 		if device {
 			add(&a.shared.counts.stored.invalid, c.Event.Count())
 		}
-		return res, true
+		return res, c.Refused
 	}
 	if a.shared.limits.Load().forbidsTokens(c.Event.Tokens) {
 		a.refuse(events.BadToken, 1)
-		return res, true
+		return res, events.BadToken
 	}
 	if c.Parts > 1 {
 		c.Cut.LoraName = c.Event.LoraName
@@ -40,7 +40,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 	at, err := ns.Names.Resolve(c)
 	if err != nil {
 		a.countSkipped(events.ContextLimit, len(c.Event.Hashes))
-		return res, true
+		return res, events.ContextLimit
 	}
 	if c.Canonical && !ns.behindKnown(c.Cut, at.Fold) {
 		c.Local = nil // the hashes are the keys, wherever in a prompt the blocks lie
@@ -48,7 +48,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 	switch {
 	case !ns.mayHaveChunks(c.Owner.Chunk):
 		a.countSkipped(events.BlockSizeMismatch, c.Event.Count())
-		return res, true
+		return res, events.BlockSizeMismatch
 	case a.reg.IsPool() && c.Local == nil:
 		res = a.storeInPool(ns, c, at)
 	case c.Local == nil:
@@ -63,7 +63,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 	if device && !a.holdings.filling {
 		a.shared.counts.countStored(c.Event, &res)
 	}
-	return res, false
+	return res, ""
 }
 
 // behindKnown reports whether the blocks of a stored event begin prompts, or are behind a block that

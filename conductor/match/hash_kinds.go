@@ -58,6 +58,7 @@ func mayWait(d *catalog.Deployment, q *Query) bool {
 func (sc *scratch) lookupNames(d *catalog.Deployment, id *names.Identity, q *Query) {
 	if sc.waiting = q.Hashes; mayWait(d, q) {
 		sc.lookups = append(sc.lookups, index.Lookup{Chain: &sc.waiting, Loose: true})
+		d.NoteAskedByDigests()
 	}
 	d.Names.Folds(id.Variant, func(fold uint64) bool {
 		if fold == 0 {
