@@ -440,14 +440,15 @@ func (b *bench) removeEvent(a args) any {
 }
 
 // objectEvents are what a Mooncake master says of a path's blocks: an object each, named
-// by the digests of the engine that computed them (hashes=, A when absent) and tp=.
+// by the digests of the engine that computed them (hashes=, A when absent) and tp=,
+// with layout= behind the model.
 func (b *bench) objectEvents(a args, what string) (all []any) {
 	if _, ok := a.keys["hashes"]; !ok {
 		a.keys["hashes"] = "A"
 	}
 	hashes, _, _, _ := blocksOf(a)
 	for _, h := range hashes {
-		key := fmt.Sprintf("%s@tp_rank:%d@%048x%016x", a.get("model", "m"), a.number("tp", 0), 0, h)
+		key := fmt.Sprintf("%s%s@tp_rank:%d@%048x%016x", a.get("model", "m"), a.get("layout", ""), a.number("tp", 0), 0, h)
 		if part := a.get("part", ""); part != "" { // SGLang's
 			key = fmt.Sprintf("%s_%016x%048x_%d_%s", strings.ReplaceAll(a.get("model", "m"), "/", "-"), h, 0, a.number("tp", 0), part)
 		}

@@ -77,6 +77,34 @@ func TestStoreAndRemoveReportBlocks(t *testing.T) {
 	}
 }
 
+// TestStoreReadsTheModelOfKeys holds whose the objects are, by the names that can stand in a key, and that
+// the finding names a model.
+func TestStoreReadsTheModelOfKeys(t *testing.T) {
+	f := func(head, want, finding string) {
+		t.Helper()
+		p := newPool(&group{})
+		e := object(events.Stored, 7, 0)
+		e.ObjectKey = head + e.ObjectKey[1:]
+		r := p.Store(e)
+		if r.Dropped != "" || len(r.Changes) == 0 {
+			t.Fatalf("%s: dropped %q", e.ObjectKey, r.Dropped)
+		}
+		if at, _ := p.Context(&r.Changes[0]); at.Deployment.Model != want {
+			t.Errorf("%s is of model %q, want %q", e.ObjectKey, at.Deployment.Model, want)
+		}
+		found := p.opts.Findings.List()
+		if (len(found) > 0) != (finding != "") || finding != "" && !strings.Contains(found[0].Message, finding) {
+			t.Errorf("%s: findings %v, want %q", e.ObjectKey, found, finding)
+		}
+	}
+	f("m", "m", "")
+	f("blue@m", "m", "")
+	f("m@store_pp:1@store_format:tp_shared_mqa", "m", "")
+	f("blue@m@store_pp:1@store_format:rank_local_tp2_layout_LBHNC", "m", "")
+	f("n@store_pp:1@store_format:tp_shared_mqa", "n", `objects are of model "n", registered is "m"`)
+	f("m@n", "n", `objects are of model "n"`) // m is the prefix
+}
+
 // TestAgeForgetsObjects holds that an object leaves at the second Age after its last
 // announcement.
 func TestAgeForgetsObjects(t *testing.T) {

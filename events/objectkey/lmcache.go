@@ -38,7 +38,7 @@ func parseChunk(text string) (Key, error) {
 	}
 	// Without fmt the dtype is the fifth part; with it the fifth is the hash.
 	if !elementType(p[4]) {
-		k.Prefix, p = p[0], p[1:]
+		k.Namespace, p = p[0], p[1:]
 	}
 	var world, worker, ok bool
 	k.Model, k.Digest = p[0], p[3]

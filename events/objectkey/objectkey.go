@@ -3,7 +3,8 @@
 // what block an object is a part of is written in its key, in one of these forms
 // ([] optional, N a decimal number, hash in hex digits):
 //
-//	vLLM         [prefix@]model@tp_rank:N[@pcpN][@dcpN][@pp_rank:N][@group:N]@hash
+//	vLLM         [prefix@]model[@name:value...]@tp_rank:N[@pcpN][@dcpN][@pp_rank:N][@group:N]@hash
+//	                 the names are those of the layout that engines share, such as store_format
 //	vLLM-Ascend  model@pcpN@dcpN@head_or_tp_rank:N[@pp_rank:N][@group:N][@cache_role:kv]
 //	                 [@cache_family:word][@layer_id:N]@hash[@layer]
 //	             model@tp_rank:N@pp_rank:N@hash
@@ -24,6 +25,9 @@
 //  2. A Key is made of slices of the text: reading one allocates nothing.
 //  3. Numbers are natural, below 2^31, without leading zeros, so that different
 //     shards of one block never read the same.
+//  4. Releases add parts to their keys. Between the model and the ranks these say
+//     what bytes an object has, so objects that differ there never make up one block;
+//     among and behind the ranks they say which part of a block it is.
 package objectkey
 
 import (
@@ -52,9 +56,11 @@ func (p Publisher) String() string { return publishers[p] }
 // kind are cut into the same shards.
 type Kind struct {
 	Publisher Publisher
-	Axes      Axes   // the coordinates the form has
-	Prefix    string // vLLM's cache prefix, LMCache's fmt, SGLang's namespace: tag and model, which text cannot tell apart
-	Model     string // "" where the key does not tell; see Names
+	Axes      Axes // the coordinates the form has
+	// Namespace is what a key has before the ranks: vLLM's cache prefix, model and layout, SGLang's tag and model, which
+	// text alone cannot tell apart; LMCache's fmt.
+	Namespace string
+	Model     string // "" where the key does not tell, and vLLM's may be another part of Namespace; see NamesModel
 	Family    string // Ascend's cache family
 	DType     string // LMCache's
 	Tags      string // LMCache's, as they stand: k%v, joined by @
@@ -87,6 +93,8 @@ type Shard struct {
 	PP     int32 // pipeline rank
 	Layer  int32
 	Part   Part
+	// Further stands for the parts of the key that we do not know, 0 without any.
+	Further uint64
 }
 
 // Part is keys, values, or both.
@@ -99,7 +107,7 @@ const (
 )
 
 // Axes is a set of coordinates.
-type Axes uint8
+type Axes uint16
 
 const (
 	axisTP Axes = 1 << iota
@@ -110,6 +118,7 @@ const (
 	axisPP
 	axisLayer
 	axisPart
+	axisFurther
 )
 
 // ErrAside is the error of keys that are well-formed and no part of a block of
@@ -180,14 +189,14 @@ func parsePlain(text string) (Key, error) {
 	return k, nil
 }
 
-// NamesModel reports whether the key names the model. SGLang writes - for / and may
-// put a tag in front.
+// NamesModel reports whether the key names the model. vLLM may put a prefix in front
+// and a layout behind. SGLang writes - for / and may put a tag in front.
 func (k *Key) NamesModel(model string) bool {
 	if k.Publisher != SGLang {
-		return model != "" && k.Model == model
+		return model != "" && (k.Model == model || k.Publisher != LMCache && namesModel(k.Namespace, model))
 	}
-	tag := len(k.Prefix) - len(model)
-	if model == "" || tag < 0 || tag > 0 && k.Prefix[tag-1] != '_' {
+	tag := len(k.Namespace) - len(model)
+	if model == "" || tag < 0 || tag > 0 && k.Namespace[tag-1] != '_' {
 		return false
 	}
 	for i := range len(model) {
@@ -195,7 +204,7 @@ func (k *Key) NamesModel(model string) bool {
 		if c == '/' {
 			c = '-'
 		}
-		if c != k.Prefix[tag+i] {
+		if c != k.Namespace[tag+i] {
 			return false
 		}
 	}
@@ -224,15 +233,18 @@ func (k *Kind) SetGroup(group int32) {
 func (k *Key) AppendID(dst []byte) []byte {
 	kind, who := k.Kind, memberOf(0, k)
 	kind.SetGroup(-1)
-	dst = append(dst, byte(kind.Publisher), byte(kind.Axes), byte(k.Part))
-	for _, text := range [...]string{kind.Prefix, kind.Model, kind.Family, kind.DType, kind.Tags} {
+	dst = append(dst, byte(kind.Publisher), byte(k.Part))
+	for _, text := range [...]string{kind.Namespace, kind.Model, kind.Family, kind.DType, kind.Tags} {
 		dst = binary.AppendUvarint(dst, uint64(len(text)))
 		dst = append(dst, text...)
 	}
 	for _, n := range [...]int32{kind.World, kind.Group, k.TP, k.Head, k.Worker, k.PCP, k.DCP, k.PP, k.Layer} {
 		dst = binary.LittleEndian.AppendUint32(dst, uint32(n))
 	}
-	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(dst, who.hash), who.rest)
+	for _, n := range [...]uint64{k.Further, who.hash, who.rest} {
+		dst = binary.LittleEndian.AppendUint64(dst, n)
+	}
+	return dst
 }
 
 // HasDigest reports whether the key's digest is the one of these hex digits.
@@ -254,6 +266,9 @@ func (s *Shard) axesOf() Axes {
 	}
 	if s.Part != Whole {
 		set |= axisPart
+	}
+	if s.Further != 0 {
+		set |= axisFurther
 	}
 	return set
 }

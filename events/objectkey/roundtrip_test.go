@@ -10,6 +10,8 @@ import (
 
 // write puts a key into the text of its form, from the grammars and not from
 // the code that reads them.
+//
+// Keys do not keep the text of parts that nobody knows, so none is written.
 func write(k *Key) string {
 	var b strings.Builder
 	number := func(format string, n int32) {
@@ -32,8 +34,7 @@ func write(k *Key) string {
 			fmt.Fprintf(&b, "@%s@%d", k.Digest, k.Worker)
 			break
 		}
-		word("%s@", k.Prefix)
-		b.WriteString(k.Model)
+		b.WriteString(k.Namespace)
 		number("@tp_rank:%d", k.TP)
 		number("@pcp%d", k.PCP)
 		number("@dcp%d", k.DCP)
@@ -44,7 +45,7 @@ func write(k *Key) string {
 		word("@%s", k.Digest)
 		number("@%d", k.Layer)
 	case SGLang:
-		word("%s_", k.Prefix)
+		word("%s_", k.Namespace)
 		b.WriteString(k.Digest)
 		number("_%d", k.TP)
 		number("_%d", k.PP)
@@ -53,7 +54,7 @@ func write(k *Key) string {
 		}
 		b.WriteString([]string{"", "_k", "_v"}[k.Part])
 	case LMCache:
-		word("%s@", k.Prefix)
+		word("%s@", k.Namespace)
 		fmt.Fprintf(&b, "%s@%d@%d@%s", k.Model, k.World, k.Worker, k.Digest)
 		word("@%s", k.DType)
 		number("@%d", k.Layer)
@@ -97,7 +98,12 @@ func some(r *rand.Rand) Key {
 		k.Hash = r.Uint64() >> r.IntN(64)
 		k.Digest = fmt.Sprintf(pick("%d", "0x%x"), k.Hash)
 	case VLLM:
-		k.Model, k.Prefix = model(), pick("", "pre", "a@b")
+		k.Model = model()
+		prefix := pick("", "pre@", "a@b@")
+		if k.Model == "qwen:8b" { // which behind a prefix looks like a part of a namespace
+			prefix = ""
+		}
+		k.Namespace = prefix + k.Model + pick("", "@store_pp:1@store_format:tp_shared_mqa", "@newer:x.y")
 		always(&k.TP)
 		if r.IntN(2) == 0 {
 			always(&k.PCP)
@@ -115,12 +121,14 @@ func some(r *rand.Rand) Key {
 		k.Hash = last(k.Digest)
 		switch r.IntN(4) {
 		case 0:
+			k.Namespace = k.Model
 			always(&k.TP)
 			always(&k.PP)
 		case 1:
 			always(&k.Worker)
 			maybe(&k.Group)
 		default:
+			k.Namespace = k.Model
 			always(&k.PCP)
 			always(&k.DCP)
 			always(&k.Head)
@@ -132,7 +140,7 @@ func some(r *rand.Rand) Key {
 			}
 		}
 	case SGLang:
-		k.Prefix = pick("", "tag", "tag_org-model", "a@b", "_", "k", strings.Repeat("a", 64))
+		k.Namespace = pick("", "tag", "tag_org-model", "a@b", "_", "k", strings.Repeat("a", 64))
 		k.Digest = hex(64)
 		if _, err := fmt.Sscanf(k.Digest[:16], "%x", &k.Hash); err != nil {
 			panic(err)
@@ -143,14 +151,14 @@ func some(r *rand.Rand) Key {
 			k.Part = []Part{Keys, values}[r.IntN(2)]
 		}
 	case LMCache:
-		k.Model, k.Prefix = model(), pick("", "vllm", "huggingface")
+		k.Model, k.Namespace = model(), pick("", "vllm", "huggingface")
 		always(&k.World)
 		always(&k.Worker)
 		k.Hash = r.Uint64() >> r.IntN(64)
 		if k.Digest = fmt.Sprintf("%x", k.Hash); r.IntN(3) == 0 {
 			k.Digest, k.Hash = "-"+k.Digest, -k.Hash
 		}
-		if k.Prefix == "" || r.IntN(2) == 0 {
+		if k.Namespace == "" || r.IntN(2) == 0 {
 			k.DType = pick("half", "bfloat16", "float", "double", "fp8", "fp8_e5m2", "uint8")
 		}
 		maybe(&k.Layer)
@@ -200,9 +208,12 @@ func FuzzParse(f *testing.F) {
 		if k.Digest == "" || !strings.Contains(text, k.Digest) || !strings.Contains(text, k.Model) || k.Axes != k.Shard.axesOf() {
 			t.Fatalf("%q: %+v", text, k)
 		}
-		again, err := Parse(write(&k))
-		if err != nil || again != k {
-			t.Fatalf("%q, then %q: %v\n got %+v\nwant %+v", text, write(&k), err, again, k)
+		known := k
+		known.Further = 0
+		known.Axes = known.Shard.axesOf()
+		again, err := Parse(write(&known))
+		if err != nil || again != known {
+			t.Fatalf("%q, then %q: %v\n got %+v\nwant %+v", text, write(&known), err, again, known)
 		}
 	})
 }

@@ -34,8 +34,8 @@ func parsePage(text string, at int) (Key, error) {
 	const want = "_k, __k or _v, or ranks and then _k or _v, behind the page hash"
 	k := blankKey(SGLang)
 	if at > 0 {
-		k.Prefix = text[:at-1]
-		if text[at-1] != '_' || k.Prefix == "" {
+		k.Namespace = text[:at-1]
+		if text[at-1] != '_' || k.Namespace == "" {
 			return unlikeKey(text, "a namespace and an underscore, or nothing, before the page hash")
 		}
 	}

@@ -18,7 +18,7 @@ type (
 type Completeness uint8
 
 const (
-	All Completeness = iota // every shard that any block of the kind has had in the pool
+	All Completeness = iota // every shard that any block of the kind has had in the pool, and as many as the layout in the keys has
 	Any                     // one
 )
 
@@ -90,6 +90,7 @@ type poolKind struct {
 // members are the blocks of a kind in a pool.
 type members struct {
 	kind   Kind
+	least  int // shards that a block has, as far as keys say it
 	number map[Shard]int
 	sets   map[member]*set
 	whole  int
@@ -112,7 +113,7 @@ type set struct {
 // What things cost, about: twice the payload, for maps and slices are half empty.
 const (
 	kindBytes  = 2 * 512
-	shardBytes = 2 * 40
+	shardBytes = 2 * 48
 	blockBytes = 2*(24+8) + 48 + 2*(8+4) // member and pointer, set, number and place in free
 	wordBytes  = 8
 )
@@ -162,7 +163,7 @@ func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
 	s.held += cost
 
 	if m == nil {
-		m = &members{kind: k.Kind.cloneText(), number: make(map[Shard]int), sets: make(map[member]*set)}
+		m = &members{kind: k.Kind.cloneText(), least: k.leastShards(), number: make(map[Shard]int), sets: make(map[member]*set)}
 		s.kinds[poolKind{pool, m.kind}] = m
 	}
 	if !known {
@@ -223,7 +224,7 @@ func (s *Shards) EachWithHash(hash uint64, f func(b Block, have, want int)) {
 	for at, m := range s.kinds {
 		for who, in := range m.sets {
 			if who.hash == hash {
-				f(Block{Pool: at.pool, Tier: who.tier, Kind: &m.kind, Hash: who.hash, Rest: who.rest}, int(in.size), len(m.number))
+				f(Block{Pool: at.pool, Tier: who.tier, Kind: &m.kind, Hash: who.hash, Rest: who.rest}, int(in.size), m.want())
 			}
 		}
 	}
@@ -282,8 +283,11 @@ func (s *Shards) isWhole(m *members, in *set) bool {
 	if s.need == Any {
 		return in.size > 0
 	}
-	return int(in.size) == len(m.number)
+	return int(in.size) == m.want()
 }
+
+// want returns how many shards a whole block has.
+func (m *members) want() int { return max(m.least, len(m.number)) }
 
 func (s *Shards) reportTurn(pool Pool, m *members, who member, whole bool) {
 	if whole {
@@ -325,23 +329,29 @@ func (s *Shards) pruneKind(at poolKind, m *members) {
 	s.held -= m.kind.countBytes() + int64(len(m.number))*shardBytes
 }
 
+// Of FNV-1a with 64 bits.
+const (
+	fnvOffset = 14695981039346656037
+	fnvPrime  = 1099511628211
+)
+
 func memberOf(tier Tier, k *Key) member {
 	// FNV-1a over the values of the digits, so that their case does not matter.
-	rest := uint64(14695981039346656037)
+	rest := uint64(fnvOffset)
 	for i := range len(k.Digest) {
-		rest = (rest ^ uint64(nibble[k.Digest[i]])) * 1099511628211
+		rest = (rest ^ uint64(nibble[k.Digest[i]])) * fnvPrime
 	}
 	return member{hash: k.Hash, rest: rest, tier: tier}
 }
 
 func (k *Kind) countBytes() int64 {
-	return int64(kindBytes + len(k.Prefix) + len(k.Model) + len(k.Family) + len(k.DType) + len(k.Tags))
+	return int64(kindBytes + len(k.Namespace) + len(k.Model) + len(k.Family) + len(k.DType) + len(k.Tags))
 }
 
 // cloneText lets go of the text the kind was read from.
 func (k *Kind) cloneText() Kind {
 	c := *k
-	for _, s := range []*string{&c.Prefix, &c.Model, &c.Family, &c.DType, &c.Tags} {
+	for _, s := range []*string{&c.Namespace, &c.Model, &c.Family, &c.DType, &c.Tags} {
 		*s = strings.Clone(*s)
 	}
 	return c

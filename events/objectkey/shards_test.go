@@ -68,6 +68,26 @@ func TestShardsScript(t *testing.T) {
 	f("add n@tp_rank:0@0b", "+1/1/b")
 	f("add m@tp_rank:0@group:1@0b", "+1/1/b") // another kind
 	f("add m@tp_rank:1@0b", "+1/1/b")
+	f("add m@store_format:x@tp_rank:0@0c", "+1/1/c") // another namespace is another kind
+	f("add m@store_format:y@tp_rank:1@0c", "+1/1/c")
+	f("add m@store_format:x@tp_rank:1@0d", "-1/1/c")
+	f("remove m@store_format:x@tp_rank:1@0d", "")
+	f("remove m@store_format:x@tp_rank:0@0c", "")
+	f("remove m@store_format:y@tp_rank:1@0c", "-1/1/c")
+	f("add m@store_tp:2@store_pp:2@tp_rank:0@pp_rank:0@0c", "") // the layout says of how many shards
+	f("add m@store_tp:2@store_pp:2@tp_rank:1@pp_rank:0@0c", "")
+	f("add m@store_tp:2@store_pp:2@tp_rank:0@pp_rank:1@0c", "")
+	f("add m@store_tp:2@store_pp:2@tp_rank:1@pp_rank:1@0c", "+1/1/c")
+	f("remove m@store_tp:2@store_pp:2@tp_rank:0@pp_rank:0@0c", "-1/1/c")
+	f("remove m@store_tp:2@store_pp:2@tp_rank:1@pp_rank:0@0c", "")
+	f("remove m@store_tp:2@store_pp:2@tp_rank:0@pp_rank:1@0c", "")
+	f("remove m@store_tp:2@store_pp:2@tp_rank:1@pp_rank:1@0c", "")
+	f("add n@tp_rank:0@ep_rank:0@0c", "+1/1/c") // a part that nobody knows is one of several
+	f("add n@tp_rank:0@ep_rank:1@0c", "-1/1/c +1/1/c")
+	f("add n@tp_rank:0@ep_rank:0@0d", "")
+	f("remove n@tp_rank:0@ep_rank:0@0d", "")
+	f("remove n@tp_rank:0@ep_rank:0@0c", "-1/1/c")
+	f("remove n@tp_rank:0@ep_rank:1@0c", "")
 	f("remove m@tp_rank:0@0a", "-1/1/a")
 	f("remove m@tp_rank:0@0a", "")
 	f("remove m@tp_rank:7@0a", "")
