@@ -10,6 +10,7 @@ import { ageOf, fetchHistory, state } from "./live.js";
 import { answers, hits, rates, tiers } from "./chart.js";
 import * as health from "./health.js";
 import { close, follow, open, snapshotOf } from "./detail.js";
+import * as start from "./start.js";
 import * as ways from "./ways.js";
 
 const page = 100, limit = 4 * page;
@@ -58,6 +59,7 @@ export function draw() {
     fetched = true;
     fetchHistory().catch(() => { /* as in show */ });
   }
+  start.draw();
   totals();
   findings();
   options();
@@ -251,8 +253,7 @@ function table() {
   if (total > 0) fill($("sources-empty"));
   else if (!$("sources-empty").querySelector(".empty")) fill($("sources-empty"), state.rows.size
     ? empty("No source fits the filters", "Remove a filter to see more.")
-    : empty("No source is registered", ["List your engines under ", h("code", null, "sources"), " in the settings file, or register one while the server runs. ",
-      h("a", { href: "docs/tutorial" }, "The tutorial"), " does both with a real engine; ", h("a", { href: "docs/engines" }, "Engines"), " has the flags that make an engine publish."]));
+    : empty("No source is registered", "What has been heard of, and may become one, is listed below."));
   $("sources").hidden = total === 0;
 }
 

@@ -15,7 +15,7 @@ export function summary() {
 }
 
 function links(s) {
-  if (s.totals.sources === 0) return [["How to add one", "docs/tutorial"]];
+  if (s.totals.sources === 0) return [["How to add one", "#start"]];
   const worst = troubles.find((name) => s.states[name]);
   return worst ? [[`Show ${s.states[worst] === 1 ? "it" : "them"}`, `#fleet?state=${worst}`]] : [];
 }

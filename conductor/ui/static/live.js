@@ -43,9 +43,15 @@ export function setToken(token) {
 }
 let memory = null;
 
+function tokenOf() {
+  try { return sessionStorage.getItem(tokenKey) ?? memory; } catch { return memory; } // storage is off
+}
+
+// hasToken reports whether requests have a token.
+export const hasToken = () => Boolean(tokenOf());
+
 function headers(more) {
-  let token = memory;
-  try { token = sessionStorage.getItem(tokenKey) ?? memory; } catch { /* storage is off */ }
+  const token = tokenOf();
   return token ? { ...more, Authorization: `Bearer ${token}` } : { ...more };
 }
 
