@@ -181,6 +181,8 @@ func (b *bench) run(line string) string {
 		return b.publish(a, b.storeEvent(a))
 	case "remove":
 		return b.publish(a, b.removeEvent(a))
+	case "move":
+		return b.publish(a, moveEvent(a))
 	case "put":
 		return b.publishAll(a, b.objectEvents(a, "stored"))
 	case "drop":
@@ -436,6 +438,28 @@ func (b *bench) removeEvent(a args) any {
 		e["remaining_copy_counts"] = counts
 	}
 	group(a, e)
+	return e
+}
+
+// moveEvent is what ATOM says of blocks that go from one medium to another (out= and to=, nil without), with last=
+// behind them. form=map writes it as vLLM writes its events.
+func moveEvent(a args) any {
+	hashes, _, _, _ := blocksOf(a)
+	word := func(key string) any {
+		if m, ok := a.keys[key]; ok {
+			return m
+		}
+		return nil
+	}
+	if a.get("form", "array") == "map" {
+		return map[string]any{
+			"type": "BlockTransferred", "block_hashes": hashes, "from_medium": word("out"), "to_medium": word("to"),
+		}
+	}
+	e := []any{"BlockTransferred", hashes, word("out"), word("to")}
+	if _, ok := a.keys["last"]; ok {
+		e = append(e, a.number("last", 0))
+	}
 	return e
 }
 

@@ -21,6 +21,7 @@ const (
 	Stored  Kind = iota + 1 // blocks became present on a medium
 	Removed                 // blocks left a medium
 	Cleared                 // everything of the publisher (or of one medium) is gone
+	Moved                   // blocks went from one medium to another
 )
 
 // String returns the lower-case name used in logs and metrics.
@@ -32,6 +33,8 @@ func (k Kind) String() string {
 		return "removed"
 	case Cleared:
 		return "cleared"
+	case Moved:
+		return "moved"
 	}
 	return "unknown"
 }
@@ -78,8 +81,10 @@ type Event struct {
 	// BaseBlock is the depth of Hashes[0] in its chain, -1 when not published.
 	BaseBlock int
 
-	// Medium is the raw string on the wire, "" when nil or absent.
+	// Medium is the raw string on the wire, "" when nil or absent. Blocks that are moved arrive on it.
 	Medium string
+	// From is the medium that moved blocks leave, likewise.
+	From string
 	// Group is the KV-cache group index, -1 when not published.
 	Group int
 	// GroupKind is kv_cache_spec_kind, "" when not published.
@@ -143,6 +148,15 @@ func (e *Event) Split() iter.Seq[*Event] {
 			}
 		}
 	}
+}
+
+// Apart returns an event that moves blocks as two: one that stores them where they arrive, and one that removes them from
+// where they were. Applied in this order, they leave a block its place in an index though nobody else holds it.
+func (e *Event) Apart() (stored, removed Event) {
+	stored, removed = *e, *e
+	stored.Kind, stored.From = Stored, ""
+	removed.Kind, removed.Medium, removed.From = Removed, e.From, ""
+	return stored, removed
 }
 
 // PublisherID names one lifetime of a publisher, as a UUID. Zero is none.

@@ -132,6 +132,11 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 	return r
 }
 
+// knowsGroup reports whether a rank has announced anything in a group.
+func (g *groups) knowsGroup(rank int32, group int) bool {
+	return g.states[groupKey{rank: rank, group: max(group, 0)}] != nil
+}
+
 // dropParked forgets the waiting stores that a cleared event takes away: those of the rank on media for which on returns true.
 // If the event is limited to a tenant, a model or the like, it forgets none. At worst a block then stays until its removal.
 func (g *groups) dropParked(e *events.Event, rank int32, on func(medium string) bool) {

@@ -1,8 +1,8 @@
 // Package normalize turns the batches of one publisher into changes that say the same
 // thing for every engine.
 //
-//	events.Batch --tenant and ownership rules--> order of event_id --> group filter
-//	    --> context, owner, cut into registered blocks, local hashes --> []Change
+//	events.Batch --tenant and ownership rules--> order of event_id --> moves as stores and removals
+//	    --> group filter --> context, owner, cut into registered blocks, local hashes --> []Change
 //
 // A Normalizer belongs to one source and is not for concurrent use. It learns from the
 // events of an epoch, and forgets with Reset. It holds no index and no lock, and calls
@@ -285,6 +285,10 @@ func (n *Normalizer) admitEvent(e *events.Event, rank int32) {
 		medium := n.clearedMedium(e)
 		n.groups.dropParked(e, rank, func(raw string) bool { return medium == "" || n.opts.Medium(raw, false).Name == medium })
 		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Cleared, Event: e, Owner: Owner{Rank: rank, Medium: medium}})
+		return
+	}
+	if e.Kind == events.Moved {
+		n.admitMove(e, rank)
 		return
 	}
 	n.readRoot(e)

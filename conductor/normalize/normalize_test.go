@@ -70,6 +70,14 @@ func TestBatchNormalizes(t *testing.T) {
 	owned.Owned = true
 	f(Options{DropOwned: true}, "-foreign 1", owned)
 
+	// Blocks that move are stored first, so that they keep their place.
+	moved := events.Event{Kind: events.Moved, Hashes: []uint64{7, 8}, Group: -1, BaseBlock: -1, From: "gpu", Medium: "cpu"}
+	f(Options{}, "stored 0.0 CPU m/16 2 blocks 0 local; removed 0.0 GPU", moved)
+	moved.Group = 4 // nothing was announced in this group
+	f(Options{}, "stored 0.0 CPU m/16 2 blocks 0 local; removed 0.0 GPU", moved)
+	moved.From, moved.Medium = "", "GPU"
+	f(Options{}, "", moved)
+
 	clear := events.Event{Kind: events.Cleared}
 	f(Options{}, "cleared 0.0 ", clear)
 	f(Options{ClearDevice: true}, "cleared 0.0 GPU", clear)

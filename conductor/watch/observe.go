@@ -72,7 +72,7 @@ func (h *Hub) Batch(b *ingest.AppliedBatch) {
 
 // batchRow returns a batch of the feed. Its medium is that of its first event about blocks.
 func batchRow(b *ingest.AppliedBatch) []byte {
-	var counts [events.Cleared + 1]int
+	var counts [events.Moved + 1]int
 	blocks, medium := 0, ""
 	for i := range b.Events {
 		e := &b.Events[i]
@@ -88,8 +88,8 @@ func batchRow(b *ingest.AppliedBatch) []byte {
 	e.TextField("source", b.Source.String())
 	e.Name("seq")
 	e.Uint(b.Seq)
-	e.IntField("stored", counts[events.Stored])
-	e.IntField("removed", counts[events.Removed])
+	e.IntField("stored", counts[events.Stored]+counts[events.Moved])
+	e.IntField("removed", counts[events.Removed]+counts[events.Moved])
 	e.IntField("cleared", counts[events.Cleared])
 	e.IntField("blocks", blocks)
 	e.TextField("medium", medium)

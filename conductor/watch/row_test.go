@@ -7,6 +7,7 @@ import (
 
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/status"
 	"example.com/conductor/events"
@@ -36,6 +37,19 @@ func fullSource() *status.Source {
 			Prompts: 1, Expected: 2, Confirmed: 3, Expired: 4, TakenBack: 5, Dropped: 6, Evicted: 7, Pending: 8,
 			Delay: [3]time.Duration{time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond}, TTL: 2 * time.Second,
 		},
+	}
+}
+
+// TestBatchRowCountsMoves holds that an event which moves blocks counts as one that stores and one that removes.
+func TestBatchRowCountsMoves(t *testing.T) {
+	b := &ingest.AppliedBatch{At: time.Unix(0, 0), Events: []events.Event{
+		{Kind: events.Moved, Hashes: []uint64{7, 8}, From: "GPU", Medium: "CPU"},
+		{Kind: events.Stored, Hashes: []uint64{9}},
+		{Kind: events.Cleared},
+	}}
+	const want = `"stored":2,"removed":1,"cleared":1,"blocks":3,"medium":"CPU"`
+	if got := string(batchRow(b)); !strings.Contains(got, want) {
+		t.Errorf("%s lacks %s", got, want)
 	}
 }
 

@@ -52,6 +52,7 @@ type past struct {
 	// everything.
 	doubtful bool
 
+	size  int        // tokens of a block of the last event that has tokens, 0 before the first
 	end   uint64     // the number behind the last batch, 0 before the first
 	frame wire.Frame // of the last batch with events
 	one   []byte     // memory of decodeAlone
@@ -121,7 +122,12 @@ func (p *past) applyEvent(ev *events.Event, raw []byte) {
 	switch {
 	case ev.Envelope: // its blocks are removed by another name than the hash
 		p.doubtful = true
+	case ev.Kind == events.Moved:
+		p.applyMove(ev, raw)
 	case ev.Kind == events.Stored:
+		if len(ev.Tokens) > 0 {
+			p.size = ev.BlockSize
+		}
 		p.kept = append(p.kept, bytes.Clone(raw))
 		p.bytes += int64(len(raw))
 		at := p.placeOf(ev)
@@ -148,11 +154,30 @@ func (p *past) applyEvent(ev *events.Event, raw []byte) {
 			}
 		}
 	case ev.Medium == "": // everything is cleared
-		*p = past{held: make(map[blockKey]holding), places: p.places, end: p.end, frame: p.frame, one: p.one}
+		*p = past{held: make(map[blockKey]holding), places: p.places, size: p.size, end: p.end, frame: p.frame, one: p.one}
 	default:
 		medium := tiers.ParseMedium(ev.Medium).Name
 		maps.DeleteFunc(p.held, func(k blockKey, _ holding) bool { return p.places[k.place].medium == medium })
 	}
+}
+
+// applyMove applies an event that moves blocks as followers do: as one that stores them, which is made up and kept, and
+// one that removes them. A group that no other event has named is none.
+func (p *past) applyMove(ev *events.Event, raw []byte) {
+	if tiers.ParseMedium(ev.From) == tiers.ParseMedium(ev.Medium) {
+		return
+	}
+	if !slices.ContainsFunc(p.places, func(at place) bool { return at.group == ev.Group }) {
+		ev.Group = -1
+	}
+	store := wire.EncodeStore(raw, ev, p.size)
+	if store == nil {
+		p.doubtful = true
+		return
+	}
+	stored, removed := ev.Apart()
+	p.applyEvent(&stored, store)
+	p.applyEvent(&removed, raw)
 }
 
 // placeOf returns the number of an event's place.

@@ -79,6 +79,14 @@ func (o *oracle) apply(payload []byte) {
 }
 
 func (o *oracle) event(ev *events.Event) {
+	if ev.Kind == events.Moved {
+		stored, removed := ev.Apart()
+		if tiers.ParseMedium(ev.From) != tiers.ParseMedium(ev.Medium) {
+			o.event(&stored)
+			o.event(&removed)
+		}
+		return
+	}
 	medium := tiers.ParseMedium(ev.Medium)
 	for i, hash := range ev.Hashes {
 		h := blockPlace{hash, medium.Name, max(ev.Group, 0), ev.Owned}
@@ -374,6 +382,34 @@ func (w *teller) remove() any {
 	return e
 }
 
+// move moves a block that is held to another medium, or to its own.
+func (w *teller) move() any {
+	var some []blockPlace
+	for k, n := range w.oracle.copies {
+		if n > 0 {
+			some = append(some, k)
+		}
+	}
+	slices.SortFunc(some, func(a, b blockPlace) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	if len(some) == 0 {
+		return nil
+	}
+	k := some[w.r.IntN(len(some))]
+	all := []uint64{k.hash}
+	if w.r.IntN(4) == 0 {
+		all = append(all, w.r.Uint64())
+	}
+	to := []string{"GPU", "CPU", "DISK"}[w.r.IntN(3)]
+	if !w.pairs {
+		return []any{"BlockTransferred", w.hashes(all), k.medium, to, k.group}
+	}
+	e := ordered{"type", "BlockTransferred", "block_hashes", w.hashes(all), "from_medium", k.medium, "to_medium", to, "group_idx", k.group}
+	if k.owned {
+		e = append(e, "ownership", "kvcr")
+	}
+	return e
+}
+
 func (w *teller) clear() any {
 	switch {
 	case w.pairs:
@@ -396,6 +432,8 @@ func (w *teller) batch() []byte {
 			e = w.remove()
 		case n < 35:
 			e = w.again()
+		case n < 42:
+			e = w.move()
 		default:
 			e = w.store()
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"example.com/conductor/events"
+	"example.com/conductor/tiers"
 )
 
 // Events as arrays, the tag first. Every publisher appends fields as it grows
@@ -29,8 +30,14 @@ import (
 //	  2 medium
 //	  3 group_idx, and so on as 9 to 12 above
 //	AllBlocksCleared
+//	  1 medium         ATOM; any other text says something else
 //	TierBlocksCleared
 //	  1 medium         required
+//	BlockTransferred   ATOM's
+//	  1 block_hashes   required, as are 2 and 3
+//	  2 from_medium
+//	  3 to_medium
+//	  4 group_idx
 //
 // An element behind the medium whose type its field never has is what a later or
 // another build appended: it is stepped over.
@@ -55,8 +62,18 @@ func (d *decoder) decodeArrayEvent(ev *events.Event, n int) events.Reason {
 		why = d.decodeStoredArray(ev, &f, n)
 	case events.Removed:
 		why = d.decodeRemovedArray(ev, &f, n)
+	case events.Moved:
+		why = d.decodeMovedArray(ev, &f, n)
 	case events.Cleared:
-		why = d.in.skipElements(n - 1)
+		if n > 1 && d.in.peekKind() == kStr {
+			n--
+			if ev.Medium, why = d.in.readWord(); tiers.ParseMedium(ev.Medium).Tier == tiers.Other {
+				ev.Medium = ""
+			}
+		}
+		if why == "" {
+			why = d.in.skipElements(n - 1)
+		}
 	case tierCleared:
 		if n < 2 {
 			return events.BadEvent
@@ -194,6 +211,26 @@ func (d *decoder) decodeRemovedArray(ev *events.Event, f *form, n int) (why even
 		}
 	}
 	return why
+}
+
+func (d *decoder) decodeMovedArray(ev *events.Event, f *form, n int) (why events.Reason) {
+	if n < 4 {
+		return events.BadEvent
+	}
+	if why = d.readHashField(&f.block); why == "" {
+		why = f.from.readMedium(&d.in)
+	}
+	if why == "" {
+		why = f.to.readMedium(&d.in)
+	}
+	if n -= 4; why == "" && n > 0 && fieldAccepts(9, d.in.peekKind()) {
+		n--
+		ev.Group, why = d.in.readNatural(-1)
+	}
+	if why != "" {
+		return why
+	}
+	return d.in.skipElements(n)
 }
 
 // skipElements steps over the n elements, if any, that later builds appended.

@@ -104,6 +104,53 @@ func EncodeRemoval(raw []byte, stored *events.Event, blocks []int) []byte {
 	return append(appendMap(nil, pairs), b...)
 }
 
+// EncodeStore returns an event that stores the blocks of a moved event where they arrive, known by their hashes alone, in its
+// form. raw is the moved event, and size the number of tokens in a block, 0 if it is not known. It returns nil if the hashes
+// cannot be found.
+func EncodeStore(raw []byte, moved *events.Event, size int) []byte {
+	c := cursor{b: raw, maxDepth: depthCap}
+	k, _, _ := c.findField("block_hashes", 1)
+	from := c.i
+	c.skipValues(1)
+	if c.err != nil {
+		return nil
+	}
+	hashes, none, tokens := raw[from:c.i], []byte{0xc0}, appendArray(nil, 0)
+	medium := none
+	if moved.Medium != "" {
+		medium = appendText(nil, moved.Medium)
+	}
+	group := appendUint(nil, uint64(max(moved.Group, 0)))
+	const tag = "BlockStored"
+	if k == kArray {
+		fields := slices.Concat(hashes, none, tokens, appendUint(nil, uint64(size)), none, medium)
+		if moved.Group < 0 {
+			return append(appendText(appendArray(nil, 7), tag), fields...)
+		}
+		return slices.Concat(appendText(appendArray(nil, 10), tag), fields, none, none, group)
+	}
+	pairs := 7
+	b := appendText(appendText(nil, "type"), tag)
+	for _, f := range []struct {
+		key   string
+		value []byte
+	}{
+		{"block_hashes", hashes}, {"parent_block_hash", none}, {"token_ids", tokens}, {"block_size", appendUint(nil, uint64(size))},
+		{"lora_id", none}, {"medium", medium},
+	} {
+		b = append(appendText(b, f.key), f.value...)
+	}
+	if moved.Group >= 0 {
+		b = append(appendText(b, "group_idx"), group...)
+		pairs++
+	}
+	if moved.Owned {
+		b = appendText(appendText(b, "ownership"), "kvcr")
+		pairs++
+	}
+	return append(appendMap(nil, pairs), b...)
+}
+
 func appendArray(dst []byte, n int) []byte { return appendHeader(dst, uint64(n), 0x90, 0x0f, 0xdb) }
 
 func appendMap(dst []byte, n int) []byte { return appendHeader(dst, uint64(n), 0x80, 0x0f, 0xdd) }

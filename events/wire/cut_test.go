@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 
 	"example.com/conductor/events"
@@ -75,6 +76,32 @@ func TestEncodeRemoval(t *testing.T) {
 	f(object(), obj{"type", "BlockRemoved", "block_hashes", hashes, "medium", nil})
 	f(object("medium", "GPU", "group_idx", 1, "ownership", "kvcr"),
 		obj{"type", "BlockRemoved", "block_hashes", hashes, "medium", "GPU", "group_idx", 1, "ownership", "kvcr"})
+
+	// The store of blocks that move, where they arrive.
+	g := func(event, want any, size int, text string) {
+		t.Helper()
+		b, err := Decode(pack(t, arr{0.0, arr{event}}), DefaultLimits)
+		if err != nil || len(b.Events) != 1 {
+			t.Fatalf("%v: %v, %v", event, err, b.Dropped)
+		}
+		got := EncodeStore(pack(t, event), &b.Events[0], size)
+		if !bytes.Equal(got, pack(t, want)) {
+			t.Errorf("the store of %v is %q, not %q", event, got, pack(t, want))
+		}
+		if read := decodeOne(t, raw(fmt.Sprintf("%x", got))); read != text {
+			t.Errorf("the store of %v reads %s, want %s", event, read, text)
+		}
+	}
+	all := arr{1, digest, 3}
+	const read = "stored 0000000000000001 aaaaaaaaaaaaaaaa 0000000000000003"
+	g(arr{"BlockTransferred", all, "GPU", "CPU", nil}, arr{"BlockStored", all, nil, arr{}, 16, nil, "CPU"}, 16, read+` bs=16 medium="CPU"`)
+	g(arr{"BlockTransferred", all, "CPU", nil, 0}, arr{"BlockStored", all, nil, arr{}, 0, nil, nil, nil, nil, 0}, 0, read+` group=0`)
+	g(obj{"from_medium", "GPU", "to_medium", "CPU", "block_hashes", all, "type", "BlockTransferred", "group_idx", 2, "ownership", "kvcr"},
+		obj{"type", "BlockStored", "block_hashes", all, "parent_block_hash", nil, "token_ids", arr{}, "block_size", 16, "lora_id", nil,
+			"medium", "CPU", "group_idx", 2, "ownership", "kvcr"}, 16, read+` bs=16 medium="CPU" group=2 owned`)
+	if got := EncodeStore(pack(t, arr{"BlockTransferred"}), &events.Event{}, 16); got != nil {
+		t.Errorf("the store of no hashes is %q", got)
+	}
 
 	ev := events.Event{Hashes: []uint64{1, 2, 3}}
 	for _, bad := range []any{nil, arr{"BlockStored"}, arr{"BlockStored", arr{1, 2}}, arr{"BlockStored", 3}, obj{"type", "BlockStored"}} {

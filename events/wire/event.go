@@ -41,6 +41,8 @@ func kindOfTag(tag []byte) events.Kind {
 		return events.Cleared
 	case "TierBlocksCleared":
 		return tierCleared
+	case "BlockTransferred":
+		return events.Moved
 	}
 	return unknownKind
 }
@@ -55,6 +57,7 @@ type form struct {
 
 	block, seq   hashField
 	parent, link parentField // parent_block_hash, parent_hash
+	from, to     mediumField // of moved blocks
 
 	cacheSalt, metaSalt, addSalt *string
 	adapter                      adapterID
@@ -75,6 +78,12 @@ type hashField struct {
 // parentField is a parent hash that may be absent or nil.
 type parentField struct {
 	hash  uint64
+	given bool
+}
+
+// mediumField is a medium that has to be there, though it may be nil.
+type mediumField struct {
+	name  string
 	given bool
 }
 
@@ -162,6 +171,13 @@ func (f *parentField) readParent(c *cursor) events.Reason {
 	return ""
 }
 
+// readMedium reads a medium or nil.
+func (f *mediumField) readMedium(c *cursor) (why events.Reason) {
+	f.name, why = c.readWord()
+	f.given = why == ""
+	return why
+}
+
 // readAdapter reads a lora_id of any type or nil.
 func (f *adapterID) readAdapter(c *cursor) events.Reason {
 	at := c.i
@@ -243,6 +259,14 @@ func (d *decoder) finishEvent(ev *events.Event, f *form) events.Reason {
 		ev.Hashes = spare
 	}
 
+	if ev.Kind == events.Moved {
+		if !f.block.given || !f.from.given || !f.to.given {
+			return events.BadEvent
+		}
+		ev.From, ev.Medium, ev.ObjectKey, ev.ConnectorHash = f.from.name, f.to.name, "", ""
+		ev.Tokens, ev.Ahead, ev.Bigram, ev.Remaining, ev.BlockSize = nil, 0, false, nil, 0
+		return ""
+	}
 	if ev.Kind == events.Removed {
 		ev.Tokens, ev.Ahead, ev.Bigram = nil, 0, false
 		if ev.Remaining != nil && len(ev.Remaining) != len(ev.Hashes) {

@@ -87,6 +87,7 @@ func renderEvent(e *events.Event) string {
 	put(e.Ahead != 0 && !e.Bigram, "ahead=%d", e.Ahead)
 	put(e.BlockSize != 0, "bs=%d", e.BlockSize)
 	put(e.BaseBlock != -1, "base=%d", e.BaseBlock)
+	put(e.Kind == events.Moved, "from=%q", e.From)
 	put(e.Medium != "", "medium=%q", e.Medium)
 	put(e.Group != -1, "group=%d", e.Group)
 	put(e.GroupKind != "", "kind=%s", e.GroupKind)

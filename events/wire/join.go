@@ -36,7 +36,8 @@ type previous struct {
 // rememberEvent lets the next event go on with a good one, which was read from start on.
 func (d *decoder) rememberEvent(ev *events.Event, start int) {
 	p := previous{hashes: d.hashes.taken, tokens: d.tokens.taken, start: start}
-	bare := ev.Kind == events.Removed && ev.Remaining == nil || ev.Kind == events.Stored && !ev.HasParent && len(ev.Tokens) == 0
+	bare := ev.Kind == events.Removed && ev.Remaining == nil || ev.Kind == events.Moved ||
+		ev.Kind == events.Stored && !ev.HasParent && len(ev.Tokens) == 0
 	sure := d.ambiguous == d.ambiguousBefore // else each event like it counts in Batch.Ambiguous
 	if bare && sure && d.lists == 1 && len(ev.Hashes) == 1 && hasNoNumber(ev) {
 		p.end, p.hashFrom, p.hashTo = d.in.i, d.hashFrom, d.hashTo

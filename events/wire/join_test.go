@@ -57,6 +57,11 @@ func TestJoin(t *testing.T) {
 		{"two lists of hashes", arr{append(removal(far), "block_hashes", arr{far}), append(removal(far), "block_hashes", arr{far + 1})},
 			"removed 1 (1) | removed 1 (1)"},
 
+		{"moves", arr{arr{"BlockTransferred", arr{far}, "GPU", "CPU", nil}, arr{"BlockTransferred", arr{far + 1}, "GPU", "CPU", nil}},
+			"moved 2 (2)"},
+		{"moves elsewhere", arr{arr{"BlockTransferred", arr{far}, "GPU", "CPU", nil},
+			arr{"BlockTransferred", arr{far + 1}, "CPU", "GPU", nil}}, "moved 1 (1) | moved 1 (1)"},
+
 		{"pages", arr{page(1, 9, 10), page(2, 1, 20), page(3, 2, 30)}, "stored 3 (3)"},
 		{"pages from the beginning of a prompt", arr{page(1, nil, 10), page(2, 1, 20), page(3, 2, 30)}, "stored 1 (1) | stored 2 (2)"},
 		{"pages behind another", arr{page(1, 9, 10), page(2, 9, 20)}, "stored 1 (1) | stored 1 (1)"},
@@ -193,7 +198,7 @@ func elementsOf(t *testing.T, p []byte) (raws [][]byte) {
 // is new has to be compared or named here.
 func TestAlike(t *testing.T) {
 	base := events.Event{Kind: events.Stored, BaseBlock: -1, Group: -1}
-	own := []string{"Hashes", "Joined", "Parent", "HasParent", "Tokens", "Remaining"} // Remaining is of removals
+	own := []string{"Hashes", "Joined", "Parent", "HasParent", "Tokens", "Remaining", "From"} // the last two are of no store
 	for f := range reflect.TypeFor[events.Event]().Fields() {
 		other := base
 		v := reflect.ValueOf(&other).Elem().FieldByIndex(f.Index)

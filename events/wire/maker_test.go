@@ -123,7 +123,7 @@ type fields struct{ hashes, parent, tokens, blockSize, medium, lora, group any }
 
 // event returns an event and a shape of it.
 func (m maker) event() (events.Event, any) {
-	ev := events.Event{Group: -1, BaseBlock: -1, Kind: events.Stored + events.Kind(m.pick(3, "kind"))}
+	ev := events.Event{Group: -1, BaseBlock: -1, Kind: events.Stored + events.Kind(m.pick(4, "kind"))}
 	if ev.Kind == events.Cleared {
 		return ev, []any{
 			arr{"AllBlocksCleared"}, obj{"type", "AllBlocksCleared"}, obj{m.unknownKey(), m.junk(3), "type", "AllBlocksCleared"},
@@ -145,6 +145,9 @@ func (m maker) event() (events.Event, any) {
 		ev.Group = m.pick(300, "group")
 		f.group = m.integer(int64(ev.Group))
 	}
+	if ev.Kind == events.Moved {
+		return m.move(ev, f)
+	}
 	if ev.Kind == events.Stored {
 		m.store(&ev, &f)
 	}
@@ -155,6 +158,28 @@ func (m maker) event() (events.Event, any) {
 		return ev, m.object(&ev, f)
 	}
 	return m.standard(ev, f)
+}
+
+// move returns an event that moves blocks, and a shape of it.
+func (m maker) move(ev events.Event, f fields) (events.Event, any) {
+	var from any
+	if m.coin("from?") {
+		ev.From = []string{"GPU", "DISK", "tape"}[m.pick(3, "from")]
+		from = ev.From
+	}
+	if m.coin("array?") {
+		list := arr{"BlockTransferred", f.hashes, from, f.medium}
+		if f.group != nil || m.coin("longer?") {
+			list = append(list, f.group)
+		}
+		return ev, list
+	}
+	pairs := [][2]any{{"type", "BlockTransferred"}, {"block_hashes", f.hashes}, {"from_medium", from}, {"to_medium", f.medium},
+		{m.unknownKey(), m.junk(3)}}
+	if f.group != nil {
+		pairs = append(pairs, [2]any{"group_idx", f.group})
+	}
+	return ev, m.shuffled(pairs)
 }
 
 // store draws what only stores have.

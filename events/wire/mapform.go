@@ -51,6 +51,10 @@ func (d *decoder) readEngineKey(ev *events.Event, f *form, key []byte) (why even
 		why = f.adapter.readAdapter(&d.in)
 	case "medium":
 		ev.Medium, why = d.in.readWord()
+	case "from_medium":
+		why = f.from.readMedium(&d.in)
+	case "to_medium":
+		why = f.to.readMedium(&d.in)
 	case "lora_name":
 		ev.LoraName, why = d.readName(slotLora)
 	case "extra_keys":

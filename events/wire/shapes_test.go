@@ -243,6 +243,39 @@ func TestDecodeToleratesShapes(t *testing.T) {
 	f(arr{"BlockRemoved", arr{1}, "disk", 2, 128, "mamba", 1}, `removed 0000000000000001 medium="disk" group=2`)
 	f(arr{"BlockRemoved", nil}, "removed")
 	f(arr{"AllBlocksCleared", nil, arr{1}}, "cleared")
+	f(arr{"AllBlocksCleared", "CPU"}, `cleared medium="CPU"`) // ATOM's
+	f(arr{"AllBlocksCleared", "gpu", nil}, `cleared medium="gpu"`)
+	f(arr{"AllBlocksCleared", "future"}, "cleared") // no medium, so it says something else
+	f(arr{"AllBlocksCleared", 7}, "cleared")
+
+	// Blocks that move, ATOM's.
+	moved := func(more ...any) arr { return append(arr{"BlockTransferred", arr{1, 2}, "GPU", "CPU"}, more...) }
+	const two12 = "moved 0000000000000001 0000000000000002 "
+	f(moved(), two12+`from="GPU" medium="CPU"`)
+	f(moved(nil), two12+`from="GPU" medium="CPU"`)
+	f(moved(3), two12+`from="GPU" medium="CPU" group=3`)
+	f(moved(nil, "future", arr{1}), two12+`from="GPU" medium="CPU"`)
+	f(moved("x"), two12+`from="GPU" medium="CPU"`)
+	f(arr{"BlockTransferred", arr{1}, nil, "DISK", nil}, `moved 0000000000000001 from="" medium="DISK"`)
+	f(arr{"BlockTransferred", arr{1}, "REMOTE", nil, nil}, `moved 0000000000000001 from="REMOTE"`)
+	f(arr{"BlockTransferred", arr{}, "GPU", "CPU"}, `moved from="GPU" medium="CPU"`)
+	f(arr{"BlockTransferred", arr{1}, "GPU"}, bad)
+	f(arr{"BlockTransferred", arr{1}}, bad)
+	f(arr{"BlockTransferred", 1, "GPU", "CPU"}, bad)
+	f(arr{"BlockTransferred", arr{1}, 1, "CPU"}, bad)
+	f(arr{"BlockTransferred", arr{1}, "GPU", 1}, bad)
+	f(obj{"type", "BlockTransferred", "block_hashes", arr{1, 2}, "from_medium", "GPU", "to_medium", "CPU", "group_idx", 3},
+		two12+`from="GPU" medium="CPU" group=3`)
+	f(obj{"to_medium", nil, "from_medium", "CPU", "block_hashes", arr{1}, "type", "BlockTransferred", "token_ids", arr{1}, "medium", "x",
+		"parent_block_hash", 4, "remaining_copy_counts", arr{1}, "object_key", "k"}, `moved 0000000000000001 from="CPU"`)
+	f(obj{"type", "BlockTransferred", "block_hashes", arr{1}, "from_medium", "GPU"}, bad)
+	f(obj{"type", "BlockTransferred", "block_hashes", arr{1}, "to_medium", "CPU"}, bad)
+	f(obj{"type", "BlockTransferred", "object_key", "k", "from_medium", "GPU", "to_medium", "CPU"}, bad)
+	f(obj{"type", "BlockTransferred", "event_type", "stored", "block_hashes", arr{1}, "from_medium", "GPU", "to_medium", "CPU"}, bad)
+	f(obj{"type", "BlockTransferred", "block_hashes", arr{1}, "from_medium", "GPU", "to_medium", "CPU", "locality", "REMOTE"},
+		"dropped foreign=1")
+	f(stored("from_medium", "GPU", "to_medium", "CPU"), plain)
+
 	f(arr{"TierBlocksCleared", "CPU", arr{1}}, `cleared medium="CPU"`)
 	f(obj{"type", "TierBlocksCleared", "medium", "DISK"}, `cleared medium="DISK"`)
 	f(arr{"TierBlocksCleared"}, bad)
