@@ -20,7 +20,10 @@ RUN CGO_ENABLED=0 go build -buildvcs=false -trimpath \
     && mkdir -p /out/state && touch /out/state/.keep
 
 FROM source AS build-lab
-RUN CGO_ENABLED=0 go build -buildvcs=false -trimpath -o /out/conductor-lab ./cmd/conductor-lab
+ARG VERSION=dev
+ARG COMMIT=
+RUN CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-X main.version=${VERSION} -X main.commit=${COMMIT}" \
+      -o /out/conductor-lab ./cmd/conductor-lab
 
 FROM scratch AS lab
 COPY --from=build-lab /out/conductor-lab /usr/bin/conductor-lab

@@ -34,6 +34,7 @@ MODULE ?=
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+STAMP := -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 # Without cgo the binary is static; the version is stamped here and not by git,
 # which refuses checkouts of another owner.
 GOBUILD = CGO_ENABLED=0 $(GO) build -buildvcs=false
@@ -44,8 +45,8 @@ help: ## list the targets
 
 .PHONY: build
 build: ## bin/conductor, the server, and bin/conductor-lab, which simulates and measures; bin/dynamo-kv-indexer is a link to the server
-	$(GOBUILD) -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o bin/conductor ./cmd/conductor
-	$(GOBUILD) -trimpath -o bin/conductor-lab ./cmd/conductor-lab
+	$(GOBUILD) -trimpath -ldflags '-s -w $(STAMP)' -o bin/conductor ./cmd/conductor
+	$(GOBUILD) -trimpath -ldflags '$(STAMP)' -o bin/conductor-lab ./cmd/conductor-lab
 	@ln -sf conductor bin/dynamo-kv-indexer
 
 .PHONY: run

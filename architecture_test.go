@@ -309,8 +309,8 @@ var table = []room{
 	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config",
 		"events/...", "history/...", "index/...", "internal/memory", "keyfile", "spelling", "store", "tiers"}, anything: true},
 	// What the commands of both programs share.
-	{dir: "cmd/internal/cli", rooms: []string{"conductor/access", "internal/request", "spelling"}, anything: true},
-	{dir: "cmd/internal/clitest", tests: true, rooms: []string{"cmd/internal/cli"}, anything: true},
+	{dir: "cmd/internal/cli", rooms: []string{"conductor/access", "config", "internal/request", "spelling"}, anything: true},
+	{dir: "cmd/internal/clitest", tests: true, rooms: []string{"cmd/internal/cli", "config"}, anything: true},
 	{dir: "cmd/conductor-lab", rooms: []string{"cmd/internal/cli", "conductor/access", "conductor/ui", "lab/..."}, anything: true},
 
 	// What simulates, measures and compares. The fleet knows no room of the product, so that it cannot share their mistakes.

@@ -10,9 +10,20 @@ const (
 	envPrefix = "CONDUCTOR_"
 	envFile   = "CONDUCTOR_CONFIG_PATH"
 	envLevel  = "CONDUCTOR_LOG_LEVEL"
-	envSeed   = "CONDUCTOR_SEED"   // Mooncake documents it as legacy; it never had an effect
-	envPython = "CONDUCTOR_PYTHON" // names the interpreter for the tests' peers
+	envSeed   = "CONDUCTOR_SEED" // Mooncake documents it as legacy; it never had an effect
 )
+
+// Variables of the commands that ask a server.
+const (
+	EnvServer    = "CONDUCTOR_SERVER"     // the server, unless --server names it
+	EnvTokenFile = "CONDUCTOR_TOKEN_FILE" // the file of the token, unless --token-file names it
+	EnvWait      = "CONDUCTOR_WAIT"       // how long they wait for a server that does not listen yet
+)
+
+// notForServe are variables that mean nothing to a server and are no mistake either: those of commands, of the compose
+// files, and of the tests.
+var notForServe = []string{EnvServer, EnvTokenFile, EnvWait, "CONDUCTOR_IMAGE", "CONDUCTOR_LAB_IMAGE", "CONDUCTOR_BINARY",
+	"CONDUCTOR_PYTHON"}
 
 // serviceLinks are the variables Kubernetes sets in every pod of a namespace that has a service called
 // conductor, or conductor-something.
@@ -40,7 +51,7 @@ func (l *loader) readEnv(env map[string]string) {
 		byName[s.env()] = s
 		known = append(known, s.env())
 	}
-	known = append(known, envFile)
+	known = append(append(known, envFile), notForServe...)
 	var names []string
 	for name, value := range env {
 		if strings.HasPrefix(name, envPrefix) && value != "" {
@@ -56,9 +67,25 @@ func (l *loader) readEnv(env map[string]string) {
 			l.readText(s, env[name], at)
 		case name == envSeed:
 			l.warns.addProblem(at, "", "has no effect; %s sets the hash seed", envPrefix+"HASH_SEED")
-		case name == envFile || name == envPython || serviceLinks.MatchString(name):
+		case name == envFile || slices.Contains(notForServe, name) || serviceLinks.MatchString(name):
 		default:
-			l.warns.addProblem(at, "", "unknown variable%s", didYouMean(name, known))
+			l.warns.addProblem(at, "", "unknown variable%s", didYouMean(meantVariable(name, known), known))
 		}
 	}
+}
+
+// meantVariable returns the one known variable that begins or ends as an unknown one does: CONDUCTOR_LISTENERS for
+// CONDUCTOR_LISTEN, CONDUCTOR_LIMITS_MAX_SOURCES for CONDUCTOR_MAX_SOURCES. If there is none or several, it returns name.
+func meantVariable(name string, known []string) string {
+	end := "_" + strings.TrimPrefix(name, envPrefix)
+	var meant []string
+	for _, k := range known {
+		if strings.HasPrefix(k, name) || strings.HasSuffix(k, end) {
+			meant = append(meant, k)
+		}
+	}
+	if len(meant) != 1 || end == "_" {
+		return name
+	}
+	return meant[0]
 }

@@ -254,12 +254,21 @@ func TestEveryLayerIsReported(t *testing.T) {
 			"CONDUCTOR_LOG_LEVL=info", "CONDUCTOR_HASH_SEED=", "CONDUCTOR_SEED=7", "CONDUCTOR_PYTHON=python3", "OTHER=1",
 			"CONDUCTOR_SERVICE_HOST=10.0.0.9", "CONDUCTOR_SERVICE_PORT_HTTP=13333", "CONDUCTOR_PORT=tcp://10.0.0.9:13333",
 			"CONDUCTOR_PORT_13333_TCP_ADDR=10.0.0.9", "CONDUCTOR_BLUE_SERVICE_HOST=10.0.0.8",
+			"CONDUCTOR_SERVER=10.0.0.9", "CONDUCTOR_TOKEN_FILE=a.token", "CONDUCTOR_WAIT=0s", "CONDUCTOR_IMAGE=conductor:local",
+			"CONDUCTOR_LAB_IMAGE=conductor-lab:local", "CONDUCTOR_BINARY=bin/conductor", "CONDUCTOR_SERVR=10.0.0.9",
+			"CONDUCTOR_TOKEN=secret", "CONDUCTOR_LISTEN=:1", "CONDUCTOR_MAX_SOURCES=7", "CONDUCTOR_MAX=7", "CONDUCTOR_X=1",
 		},
 		Flags: flags(t, "--config=c.yaml", "--hash-seed=x", "--copies=sets", "--snapshot-interval", "5", "--max-sources=0"),
 	})
 	got, _ := say(d, err)
-	want := `warning: env CONDUCTOR_LOG_LEVL: unknown variable; did you mean "CONDUCTOR_LOG_LEVEL"?
+	want := `warning: env CONDUCTOR_LISTEN: unknown variable; did you mean "CONDUCTOR_LISTENERS"?
+warning: env CONDUCTOR_LOG_LEVL: unknown variable; did you mean "CONDUCTOR_LOG_LEVEL"?
+warning: env CONDUCTOR_MAX: unknown variable
+warning: env CONDUCTOR_MAX_SOURCES: unknown variable; did you mean "CONDUCTOR_LIMITS_MAX_SOURCES"?
 warning: env CONDUCTOR_SEED: has no effect; CONDUCTOR_HASH_SEED sets the hash seed
+warning: env CONDUCTOR_SERVR: unknown variable; did you mean "CONDUCTOR_SERVER"?
+warning: env CONDUCTOR_TOKEN: unknown variable; did you mean "CONDUCTOR_TOKEN_FILE"?
+warning: env CONDUCTOR_X: unknown variable
 c.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
 c.yaml:2:23: stream.stale_after: 7 has no unit; write "7s" if seconds are meant
 env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1

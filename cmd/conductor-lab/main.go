@@ -14,6 +14,12 @@ import (
 	"example.com/conductor/cmd/internal/cli"
 )
 
+// Set by the linker; see the Makefile.
+var (
+	version = "dev"
+	commit  string
+)
+
 func main() {
 	os.Exit(cli.Execute(rootCommand(), os.Stderr))
 }
@@ -27,10 +33,13 @@ func rootCommand() *cobra.Command {
 
 Exit status: 0 if all is well, 1 after an error or if an answer was wrong, 2 if the command line cannot be understood.
 
-Environment: CONDUCTOR_SERVER is the server that simulate asks. Commands that print for people print JSON with --json.`,
+Environment: CONDUCTOR_SERVER is the server that simulate asks, CONDUCTOR_TOKEN_FILE the file of the token that it
+sends, CONDUCTOR_WAIT how long it waits for a server that does not listen yet (10s; 0s is not at all). Commands that
+print for people print JSON with --json.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.AddCommand(demoCommand(), simulateCommand(), benchCommand())
+	cli.AddVersion(root, cli.Build{Version: version, Commit: commit})
 	return root
 }

@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 	programs = dir
 	// Commands that tests run in this process find the server, and start this program as themselves.
 	os.Setenv("RUN_AS_LAB", "1")
+	os.Setenv("CONDUCTOR_WAIT", "0s")
 	os.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	status := m.Run()
 	os.RemoveAll(dir)
@@ -77,7 +78,8 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	conductorPath(t)
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = []string{"RUN_AS_LAB=1", "GORACE=atexit_sleep_ms=10", "HOME=" + os.TempDir() + "/nobody", "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"RUN_AS_LAB=1", "GORACE=atexit_sleep_ms=10", "CONDUCTOR_WAIT=0s", "HOME=" + os.TempDir() + "/nobody",
+		"PATH=" + os.Getenv("PATH")}
 	return cmd
 }
 

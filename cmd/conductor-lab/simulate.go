@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/conductor/cmd/internal/cli"
-	"example.com/conductor/conductor/access"
 	"example.com/conductor/lab/harness"
 	"example.com/conductor/lab/sim"
 	"example.com/conductor/lab/sim/workload"
@@ -140,7 +138,7 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 			}
 			c.Servers = servers
 		}
-		c.Wrap = func(t *http.Transport) (http.RoundTripper, error) { return access.NewTransport(asks.Files, t) }
+		c.Wrap = asks.Transport
 		for c.Seed == 0 {
 			c.Seed = rand.Uint64()
 		}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -12,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"example.com/conductor/internal/freeport"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/lab/demo"
 )
@@ -45,6 +48,33 @@ func simulated(t *testing.T, settings string, args ...string) (r simulatedFleet)
 		t.Errorf("answers: %+v\n%s", r.Answers, out)
 	}
 	return r
+}
+
+// TestSimulateWaitsForTheServer starts the fleet before the server, as lines pasted in one go do.
+func TestSimulateWaitsForTheServer(t *testing.T) {
+	t.Parallel()
+	address, err := freeport.Address()
+	must.Succeed(t, err)
+	cmd := command(t, "simulate", "--requests", "20", "--quiet", "--json")
+	cmd.Env = append(cmd.Env, "CONDUCTOR_SERVER="+address, "CONDUCTOR_WAIT=10m")
+	errs, err := cmd.StderrPipe()
+	must.Succeed(t, err)
+	must.Succeed(t, cmd.Start())
+	defer cmd.Process.Kill()
+	said := bufio.NewReader(errs)
+	if line, err := said.ReadString('\n'); err != nil ||
+		line != "conductor-lab: no server listens at "+address+" yet; waiting for it up to 10m0s\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	serves := server(t)("serve", "--listen", address)
+	must.Succeed(t, serves.Start())
+	defer serves.Wait()
+	defer serves.Process.Kill()
+	rest, err := io.ReadAll(said)
+	must.Succeed(t, err)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, rest)
+	}
 }
 
 // TestSimulateFaults holds that a disturbed fleet is noticed and reported.

@@ -7,6 +7,7 @@ import (
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/cmd/internal/clitest"
+	"example.com/conductor/config"
 )
 
 // withoutJSON are the commands that print nothing for people, with the reason.
@@ -33,7 +34,7 @@ func TestCommandsAreAlike(t *testing.T) {
 
 // TestExitStatus holds the statuses of single lines.
 func TestExitStatus(t *testing.T) {
-	t.Setenv(cli.ServerEnv, "http://127.0.0.1:1") // where none listens
+	t.Setenv(config.EnvServer, "http://127.0.0.1:1") // where none listens
 	f := func(want int, args ...string) {
 		t.Helper()
 		if status, out, errs := runCLI(args...); status != want {

@@ -111,7 +111,8 @@ func (d *documented) session(programs string) int {
 	}
 	must.Succeed(d.t, os.WriteFile(filepath.Join(s.Dir, "prompt.txt"), []byte("101 15 100 55\n"), 0o600))
 	must.Succeed(d.t, os.WriteFile(filepath.Join(s.Dir, "conductor.yaml"), []byte(s.With(settings)), 0o600))
-	s.Env = append(command().Env, "HOME="+s.Dir, "STATE="+s.Scratch(), "CONDUCTOR_SERVER=http://127.0.0.1:"+s.Ports["13333"],
+	s.Env = append(command().Env, "HOME="+s.Dir, "STATE="+s.Scratch(), config.EnvServer+"=http://127.0.0.1:"+s.Ports["13333"],
+		config.EnvWait+"=1m", // the machine may be slow
 		"GOFLAGS=-buildvcs=false", "NO_COLOR=1", "PATH="+filepath.Join(s.Dir, "bin")+":"+os.Getenv("PATH"))
 	for _, name := range []string{"GOCACHE", "GOMODCACHE"} { // they would be below HOME
 		folder, err := exec.Command("go", "env", name).Output()

@@ -30,7 +30,7 @@ import (
 
 // healthCommand is for orchestrators whose containers have no curl.
 func healthCommand() *cobra.Command {
-	var asks cli.ClientFlags
+	asks := cli.ClientFlags{AtOnce: true}
 	var asJSON *bool
 	var ready bool
 	cmd := &cobra.Command{
@@ -57,7 +57,7 @@ else the server's own.`,
 		Args: cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
-	if server := cmd.Flags().Lookup("server"); os.Getenv(cli.ServerEnv) == "" {
+	if server := cmd.Flags().Lookup("server"); os.Getenv(config.EnvServer) == "" {
 		asks.Server, server.DefValue = "", ""
 		server.Usage = strings.Replace(server.Usage, "(also", "(default the one that the settings describe; also", 1)
 	}
@@ -65,6 +65,9 @@ else the server's own.`,
 	asJSON = cli.JSONFlag(cmd, "print the answer of the server")
 	cmd.Flags().BoolVar(&ready, "ready", false, "ask whether routers may rely on its answers")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !asks.Named() && !cmd.Flags().Changed("token-file") {
+			asks.Files.TokenFile = "" // that of the environment is for servers that are named
+		}
 		answer, err := probe(cmd.Context(), &asks, flags, ready)
 		if *asJSON && json.Valid(answer) {
 			if failed := cli.PrintJSON(cmd.OutOrStdout(), answer); failed != nil {

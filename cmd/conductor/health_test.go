@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/config"
 	"example.com/conductor/internal/must"
 )
 
 // TestHealthOfThisMachine asks servers by their settings alone: each dialect, TLS under another name, and
 // certificates of clients.
 func TestHealthOfThisMachine(t *testing.T) {
-	t.Setenv(cli.ServerEnv, "")
+	t.Setenv(config.EnvServer, "")
 	ca := newAuthority(t, "fleet")
 	cert, key := ca.issue("elsewhere", 10, time.Now().Add(time.Hour))
 	other := newAuthority(t, "other")
@@ -68,7 +69,7 @@ func TestHealthFindsSettings(t *testing.T) {
 			t.Errorf("%v: %d %q %q, want %d %q", args, got, out, errs, status, want)
 		}
 	}
-	t.Setenv(cli.ServerEnv, "")
+	t.Setenv(config.EnvServer, "")
 	write("listeners: [{address: 127.0.0.1:1, dialect: grpc}, {address: '" + at + "', dialect: conductor}]\n")
 	f(0, "ok", "--config", file)
 	f(1, "no server listens at 127.0.0.1:1: ", "--config", file, "--server", "127.0.0.1:1")
@@ -84,7 +85,7 @@ func TestHealthFindsSettings(t *testing.T) {
 	t.Setenv("CONDUCTOR_LISTENERS", "0.0.0.0"+at[strings.LastIndexByte(at, ':'):])
 	f(0, "ok")
 	f(0, `"status"`, "--json")
-	t.Setenv(cli.ServerEnv, "127.0.0.1:2")
+	t.Setenv(config.EnvServer, "127.0.0.1:2")
 	f(1, "no server listens at 127.0.0.1:2: ")
 	f(0, "ok", "--server", at)
 	f(2, "has a path", "--server", at+"/ui")

@@ -14,8 +14,11 @@ import (
 	"example.com/conductor/cmd/internal/cli"
 )
 
-// version is set by the linker; see the Makefile.
-var version = "dev"
+// Set by the linker; see the Makefile. commit and date are those of the source, "" if the build did not stamp them.
+var (
+	version      = "dev"
+	commit, date string
+)
 
 func main() {
 	if calledAsIndexer(os.Args[0]) {
@@ -47,7 +50,7 @@ func rootCommand() *cobra.Command {
 		configCommand(),
 		tokenCommand(),
 		healthCommand(),
-		versionCommand(),
 	)
+	cli.AddVersion(root, cli.Build{Version: version, Commit: commit, Date: date})
 	return root
 }

@@ -179,7 +179,7 @@ func (f *liveFleet) caughtUp(p *process) {
 // heldBlocks returns the canonical hashes of the blocks in a server's snapshot, sorted, by model,
 // instance, rank and tier: "m 1:0 device".
 func heldBlocks(ctx context.Context, p *process) (map[string][]string, error) {
-	held, err := loadSnapshot(ctx, new(cli.ClientFlags), p.base(), nil)
+	held, err := loadSnapshot(ctx, &cli.ClientFlags{AtOnce: true}, p.base(), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/cmd/internal/clitest"
 	"example.com/conductor/config"
 	"example.com/conductor/internal/must"
@@ -202,7 +201,7 @@ func TestSecretsAreShownToNobody(t *testing.T) {
 
 // TestCommandLinesShowNoPassword gives every command words and values of flags that it does not take, with a password in them.
 func TestCommandLinesShowNoPassword(t *testing.T) {
-	t.Setenv(cli.ServerEnv, "http://127.0.0.1:1")
+	t.Setenv(config.EnvServer, "http://127.0.0.1:1")
 	t.Chdir(t.TempDir())
 	lines := 0
 	f := func(args ...string) {

@@ -20,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/config"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/proctest"
 )
@@ -36,6 +37,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Setenv("RUN_AS_CONDUCTOR", "1")
+	os.Setenv(config.EnvWait, "0s")
 	os.Exit(m.Run())
 }
 
@@ -66,8 +68,8 @@ func readFixed(args []string) error {
 // The race detector would let each process sleep a second when it exits.
 func command(args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = []string{"RUN_AS_CONDUCTOR=1", "GORACE=atexit_sleep_ms=10", "CONDUCTOR_SHUTDOWN_DRAIN=0s", "HOME=" + os.TempDir() + "/nobody",
-		"PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"RUN_AS_CONDUCTOR=1", "GORACE=atexit_sleep_ms=10", "CONDUCTOR_SHUTDOWN_DRAIN=0s", config.EnvWait + "=0s",
+		"HOME=" + os.TempDir() + "/nobody", "PATH=" + os.Getenv("PATH")}
 	return cmd
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/internal/must"
 )
 
@@ -15,7 +16,7 @@ func TestVersion(t *testing.T) {
 	must.Succeed(t, err)
 	text, err := command("version", "--json").Output()
 	must.Succeed(t, err)
-	var b build
+	var b cli.Build
 	must.Succeed(t, json.Unmarshal(text, &b))
 	if b.Version != strings.TrimSpace(string(plain)) || b.Go != runtime.Version() || b.Arch != runtime.GOARCH || b.Modules == 0 {
 		t.Errorf("%s, %+v", plain, b)

@@ -64,9 +64,6 @@ done
 trap 'printf "\n@@@ failed %d: %s\n" "$?" "$BASH_COMMAND" >&3' ERR
 `
 
-// listens waits until a server that was started in the background listens. A reader is slower than it.
-const listens = "until curl -sf -o /dev/null localhost:13333/health; do sleep 0.1; done"
-
 var (
 	word    = regexp.MustCompile(`\b[0-9]+\b`)
 	serves  = regexp.MustCompile(`(?m)^[^#\n]*conductor serve(?:[^\n]*\\\n)*[^\n]*[^&\n]&[ \t]*(?:#.*)?$`)
@@ -107,7 +104,7 @@ func (s *Session) Run(t *testing.T, page Page) (ran int) {
 	for i, b := range page.Blocks {
 		if s.Runnable(b) {
 			ran++
-			script += fmt.Sprintf("printf '\\n@@@ block %d\\n'\n%s", i, s.With(serves.ReplaceAllString(b.Text, "$0\n"+listens)))
+			script += fmt.Sprintf("printf '\\n@@@ block %d\\n'\n%s", i, s.With(b.Text))
 		}
 	}
 	if ran == 0 {

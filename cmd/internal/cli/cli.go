@@ -32,8 +32,9 @@ const ExitHelp = `
 Exit status: 0 if all is well, 1 after an error or if the command looked for something and found it
 (doctor, diff, config check), 2 if the command line cannot be understood.
 
-Environment: CONDUCTOR_SERVER is the server that commands ask, NO_COLOR turns colours off. Commands
-that print for people print JSON with --json.`
+Environment: CONDUCTOR_SERVER is the server that commands ask, CONDUCTOR_TOKEN_FILE the file of the token that they
+send, CONDUCTOR_WAIT how long they wait for a server that does not listen yet (10s; 0s is not at all), and NO_COLOR
+turns colours off. Commands that print for people print JSON with --json.`
 
 // ErrReported is returned by a command that has already printed its errors: Execute prints nothing more.
 var ErrReported = errors.New("reported")

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/config"
 	"example.com/conductor/internal/request"
 )
 
@@ -37,9 +40,6 @@ func NewClient(base string, web *http.Client) *Client {
 // answerTimeout is how long commands wait for an answer that is not a stream.
 const answerTimeout = 30 * time.Second
 
-// ServerEnv is the environment variable with the address of the server that commands ask.
-const ServerEnv = "CONDUCTOR_SERVER"
-
 // defaultServer is where a server with default settings listens.
 const defaultServer = "http://127.0.0.1:" + defaultPort
 
@@ -47,27 +47,32 @@ const defaultServer = "http://127.0.0.1:" + defaultPort
 type ClientFlags struct {
 	Server string // as the user wrote it
 	Files  access.ClientFiles
+	AtOnce bool // a server that does not listen yet is an error, as probes need it; others wait for it
 
-	flag *pflag.Flag // --server, nil without it
+	cmd    *cobra.Command
+	flag   *pflag.Flag // --server, nil without it
+	starts *patience   // of all connections of the command, made with the first
 }
 
 // Add adds the flags to a command, --server only if named.
 func (f *ClientFlags) Add(cmd *cobra.Command, named bool) {
-	fs := cmd.Flags()
+	f.cmd = cmd
+	flags := cmd.Flags()
 	if named {
-		fs.StringVar(&f.Server, "server", cmp.Or(os.Getenv(ServerEnv), defaultServer),
-			"`address` of the server: host:port, or the URL of a listener (also "+ServerEnv+")")
-		f.flag = fs.Lookup("server")
+		flags.StringVar(&f.Server, "server", cmp.Or(os.Getenv(config.EnvServer), defaultServer),
+			"`address` of the server: host:port, or the URL of a listener (also "+config.EnvServer+")")
+		f.flag = flags.Lookup("server")
 	}
-	fs.StringVar(&f.Files.CACert, "cacert", "",
+	flags.StringVar(&f.Files.CACert, "cacert", "",
 		"`file` of the authorities that sign the server's certificate, instead of those of the system")
-	fs.StringVar(&f.Files.Cert, "cert", "", "`file` of the certificate to show")
-	fs.StringVar(&f.Files.Key, "key", "", "`file` of the key of that certificate")
-	fs.StringVar(&f.Files.TokenFile, "token-file", "", "`file` of the token to send")
+	flags.StringVar(&f.Files.Cert, "cert", "", "`file` of the certificate to show")
+	flags.StringVar(&f.Files.Key, "key", "", "`file` of the key of that certificate")
+	flags.StringVar(&f.Files.TokenFile, "token-file", os.Getenv(config.EnvTokenFile),
+		"`file` of the token to send (also "+config.EnvTokenFile+")")
 }
 
 // Named reports whether the user names a server, by the flag or in the environment.
-func (f *ClientFlags) Named() bool { return f.flag.Changed || os.Getenv(ServerEnv) != "" }
+func (f *ClientFlags) Named() bool { return f.flag.Changed || os.Getenv(config.EnvServer) != "" }
 
 // BaseOf returns the base URL of a server that the user wrote as text. Without a scheme it is https if
 // flags are given that only TLS needs, or a token for a server that is not on this machine, because everybody
@@ -86,8 +91,8 @@ func (f *ClientFlags) Base() (string, error) {
 	if err == nil {
 		return base, nil
 	}
-	if f.flag != nil && !f.flag.Changed && os.Getenv(ServerEnv) != "" {
-		return "", Usagef("%s: %w", ServerEnv, err)
+	if f.flag != nil && !f.flag.Changed && os.Getenv(config.EnvServer) != "" {
+		return "", Usagef("%s: %w", config.EnvServer, err)
 	}
 	return "", Usagef("--server: %w", err)
 }
@@ -95,11 +100,46 @@ func (f *ClientFlags) Base() (string, error) {
 // HTTP returns an HTTP client with the credentials of the flags. It follows no redirects, because the
 // token is only for the server that the user named.
 func (f *ClientFlags) HTTP(timeout time.Duration) (*http.Client, error) {
-	to, err := access.NewTransport(f.Files, http.DefaultTransport.(*http.Transport))
+	to, err := f.Transport(http.DefaultTransport.(*http.Transport).Clone())
 	if err != nil {
 		return nil, err
 	}
 	return &http.Client{Transport: to, Timeout: timeout, CheckRedirect: KeepRedirect}, nil
+}
+
+// Transport returns a transport with the credentials of the flags, made of base. Its first connection waits for a server that
+// does not listen yet, unless AtOnce is set.
+func (f *ClientFlags) Transport(base *http.Transport) (http.RoundTripper, error) {
+	if !f.AtOnce {
+		if f.starts == nil {
+			var err error
+			if f.starts, err = newPatience(f.cmd.Root().Name(), f.cmd.ErrOrStderr); err != nil {
+				return nil, err
+			}
+		}
+		base.DialContext = f.starts.waitingDial(base.DialContext)
+	}
+	to, err := access.NewTransport(f.Files, base)
+	if wrong := (*fs.PathError)(nil); errors.As(err, &wrong) {
+		return nil, fmt.Errorf("%s: %w", f.namedBy(wrong.Path), err)
+	}
+	return to, err
+}
+
+// namedBy returns the flag or the variable that names a file.
+func (f *ClientFlags) namedBy(path string) string {
+	switch path {
+	case f.Files.CACert:
+		return "--cacert"
+	case f.Files.Cert:
+		return "--cert"
+	case f.Files.Key:
+		return "--key"
+	}
+	if f.cmd.Flags().Changed("token-file") {
+		return "--token-file"
+	}
+	return config.EnvTokenFile
 }
 
 // KeepRedirect is for the CheckRedirect of a client that takes a redirect for the answer.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/config"
 )
 
 // Commands returns the commands that do something, in the order of the help.
@@ -55,7 +56,7 @@ func Understands(root *cobra.Command, args []string) error {
 func Alike(t *testing.T, root func() *cobra.Command, withoutJSON map[string]string) {
 	t.Helper()
 	const server = "http://conductor.example:1"
-	t.Setenv(cli.ServerEnv, server)
+	t.Setenv(config.EnvServer, server)
 	program := root().Name()
 	for _, c := range Commands(root()) {
 		path := strings.Fields(c.CommandPath())[1:]
@@ -63,7 +64,7 @@ func Alike(t *testing.T, root func() *cobra.Command, withoutJSON map[string]stri
 			t.Errorf("%s: --json is missing: %t, may be: %t", c.CommandPath(), !allowed, allowed)
 		}
 		if f := c.Flags().Lookup("server"); f != nil && f.DefValue != server {
-			t.Errorf("%s: --server is %s by default, %s says %s", c.CommandPath(), f.DefValue, cli.ServerEnv, server)
+			t.Errorf("%s: --server is %s by default, %s says %s", c.CommandPath(), f.DefValue, config.EnvServer, server)
 		}
 		if c.Long == "" || c.Example == "" {
 			t.Errorf("%s: the help has no explanation or no example", c.CommandPath())
@@ -88,6 +89,11 @@ func Alike(t *testing.T, root func() *cobra.Command, withoutJSON map[string]stri
 				t.Errorf("%s %s: %d %q %q", c.CommandPath(), wrong, status, out, errs)
 			}
 		}
+	}
+	status, said, _ := Run(root(), "version")
+	if asFlag, out, errs := Run(root(), "--version"); status != cli.ExitFine || asFlag != cli.ExitFine || out != said || errs != "" ||
+		strings.Count(out, "\n") != 1 {
+		t.Errorf("--version: %d %q %q, version: %d %q", asFlag, out, errs, status, said)
 	}
 	if status, out, _ := Run(root(), "--help"); status != cli.ExitFine || !strings.Contains(out, "Exit status: 0") {
 		t.Errorf("--help: %d %s", status, out)
