@@ -80,6 +80,17 @@ func (r report) err() error {
 	return errors.Join(errs...)
 }
 
+// InFlags reports whether one of the mistakes of Load is in a flag, so that the command line is wrong.
+func InFlags(err error) bool {
+	switch e := err.(type) {
+	case FieldError:
+		return e.at.layer == inFlags
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), InFlags)
+	}
+	return false
+}
+
 // didYouMean completes a message about an unknown word, or returns "".
 func didYouMean(word string, known []string) string {
 	if closest := spelling.Closest(word, known); closest != "" {

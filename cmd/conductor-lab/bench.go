@@ -111,7 +111,7 @@ those of the server do.`,
 	measure := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if export != "" {
-			return index.ExportOps(c, export)
+			return asUsage(index.ExportOps(c, export))
 		}
 		if err := measure(cmd, args); err != nil || plots == "" {
 			return err
@@ -167,7 +167,7 @@ targets. smg's published figures stand next to ours; their hardware is not known
 			}
 			defer os.RemoveAll(p.Dir)
 		}
-		return p.Run(cmd.OutOrStdout())
+		return asUsage(p.Run(cmd.OutOrStdout()))
 	}
 	return cmd
 }
@@ -181,10 +181,18 @@ func measures(cmd *cobra.Command, progress *harness.Progress, run func() (harnes
 		*progress = progressOf(cmd, *quiet)
 		report, err := run()
 		if err != nil {
-			return err
+			return asUsage(err)
 		}
 		return harness.Print(cmd.OutOrStdout(), report, *asJSON)
 	}
+}
+
+// asUsage makes a mistake of the command line of what a bench calls a mistake.
+func asUsage(err error) error {
+	if harness.IsMistake(err) {
+		return cli.Usagef("%w", err)
+	}
+	return err
 }
 
 // progressOf returns a Progress that writes lines on standard error, nil if quiet.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -74,7 +73,10 @@ func demoCommand() *cobra.Command {
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("requests") && !route {
-			return errors.New("--requests needs --router")
+			return cli.Usagef("--requests needs --router")
+		}
+		if restarts < 0 {
+			return cli.Usagef("--restarts: %d is less than 0", restarts)
 		}
 		for seed == 0 {
 			seed = rand.Uint64()
@@ -83,7 +85,7 @@ func demoCommand() *cobra.Command {
 		defer stop()
 		within, err := time.ParseDuration(duration)
 		if err != nil {
-			return err
+			return cli.Usagef("--duration: %q is not a duration, such as 30s or 5m", duration)
 		}
 		if cmd.Flags().Changed("shards") {
 			spread.Within, spread.Seed = within, seed
@@ -91,7 +93,7 @@ func demoCommand() *cobra.Command {
 		}
 		for _, name := range []string{"store", "owners"} {
 			if cmd.Flags().Changed(name) {
-				return fmt.Errorf("--%s needs --shards", name)
+				return cli.Usagef("--%s needs --shards", name)
 			}
 		}
 		conductor, err := program.find()
@@ -160,9 +162,9 @@ const pagePace, untilStopped = "20", "8760h"
 func demoShards(ctx context.Context, cmd *cobra.Command, program *serverFlag, o demo.Shards, asJSON bool) (err error) {
 	switch {
 	case o.Servers < 2:
-		return fmt.Errorf("--shards %d is less than 2: one server is killed", o.Servers)
+		return cli.Usagef("--shards %d is less than 2: one server is killed", o.Servers)
 	case o.Owners < 1:
-		return fmt.Errorf("--owners %d is less than 1", o.Owners)
+		return cli.Usagef("--owners %d is less than 1", o.Owners)
 	}
 	cmd.SilenceUsage = true
 	if o.Server, err = program.find(); err != nil {

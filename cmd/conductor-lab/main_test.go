@@ -103,6 +103,29 @@ func TestCommandsAreAlike(t *testing.T) {
 	}
 }
 
+// TestExitStatus holds that a mistake in a command line ends with 2, and anything else that fails with 1.
+func TestExitStatus(t *testing.T) {
+	conductorPath(t) // benches look for it first
+	f := func(want int, line string) {
+		t.Helper()
+		if status, out, errs := clitest.Run(rootCommand(), strings.Fields(line)...); status != want || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%s: %d, want %d: %s%s", line, status, want, out, errs)
+		}
+	}
+	for _, flag := range []string{"--families=foo", "--workload=foo", "--block-size=0", "--instances=0", "--ranks=-1", "--pool --faults",
+		"--qps=-1", "--clients=0", "--server=:x"} {
+		f(cli.ExitUsage, "simulate "+flag)
+	}
+	f(cli.ExitError, "simulate --trace no-such-file --server 127.0.0.1:1")
+	for _, line := range []string{"demo --restarts=-1", "demo --duration=soon", "demo --requests=1", "demo --store=x", "demo --shards=1",
+		"demo --shards=3 --owners=0", "bench query --codec=foo", "bench query --load=7", "bench index --events=foo",
+		"bench index --workers=0 --export=x", "bench memory --holders=0", "bench recovery --interval=-1s", "bench peers --rows=foo",
+		"bench peers --rows=(", "bench ingest --sources=0"} {
+		f(cli.ExitUsage, line)
+	}
+	f(cli.ExitError, "bench ingest --stream no-such-file")
+}
+
 // TestDocumentedCommands parses the command lines of the documents.
 func TestDocumentedCommands(t *testing.T) {
 	lines := 0

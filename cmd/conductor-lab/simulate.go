@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -143,6 +144,12 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 			c.Seed = rand.Uint64()
 		}
 		c.Families = strings.Split(families, ",")
+		if err := c.Check(); err != nil {
+			return cli.Usagef("%w", err)
+		}
+		if !slices.Contains(workload.Kinds, kind) {
+			return cli.Usagef("--workload: %q is none of %s", kind, strings.Join(workload.Kinds, ", "))
+		}
 		source, err := workload.Open(trace, kind, c.Seed)
 		if err != nil {
 			return err

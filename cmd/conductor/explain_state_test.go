@@ -190,7 +190,7 @@ func TestExplainCommand(t *testing.T) {
 		!strings.Contains(text, "no server listens at 127.0.0.1:1: ") {
 		t.Errorf("%v %s", err, text)
 	}
-	if text, err = run("--server", p.url, "--model", ""); err == nil || !strings.Contains(text, "answers 400: model") {
+	if text, err = run("--server", p.url, "--model", ""); err == nil || !strings.Contains(text, "--model: the name is empty") {
 		t.Errorf("%v %s", err, text)
 	}
 }

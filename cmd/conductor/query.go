@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,9 +55,20 @@ func (q *question) addPromptFlags(cmd *cobra.Command) {
 	f.StringVar(&q.inst, "instance", "", "answer for this instance only")
 }
 
-// readPrompt reads the tokens or hashes of the prompt into list, from the flags or from standard input.
+// readPrompt checks what every question needs, and reads the tokens or hashes of the prompt into list, from the flags or from
+// standard input.
 func (q *question) readPrompt(stdin io.Reader) (err error) {
-	q.list, err = parseNumbers(q.tokens+q.hashes, stdin)
+	if q.model == "" {
+		return cli.Usagef("--model: the name is empty")
+	}
+	if q.blockSize < 1 {
+		return cli.Usagef("--block-size: %d is not a number of tokens, which is 1 or more", q.blockSize)
+	}
+	if q.hashes != "" {
+		q.list, err = parseNumbers(numberKind{"--seq-hashes", "hash", math.MaxUint64}, q.hashes, stdin)
+	} else {
+		q.list, err = parseNumbers(numberKind{"--tokens", "token id", math.MaxUint32}, q.tokens, stdin)
+	}
 	return err
 }
 
@@ -154,22 +166,31 @@ POST /tokenize with them. "conductor explain" says why a match ends where it doe
 	return cmd
 }
 
-// parseNumbers returns the unsigned integers of a text, separated by commas, spaces or brackets. The text "-" stands for
-// standard input.
-func parseNumbers(text string, stdin io.Reader) ([]uint64, error) {
+// numberKind is what the numbers of a flag are.
+type numberKind struct {
+	flag, name string
+	most       uint64
+}
+
+// parseNumbers returns the numbers of a text, separated by commas, spaces or brackets. The text "-" stands for standard input.
+func parseNumbers(of numberKind, text string, stdin io.Reader) ([]uint64, error) {
+	where := "the prompt"
 	if text == "-" {
 		raw, err := io.ReadAll(stdin)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read standard input: %w", err)
 		}
-		text = string(raw)
+		text, where = string(raw), "standard input"
 	}
 	words := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(", \t\r\n[]", r) })
+	if len(words) == 0 {
+		return nil, cli.Usagef("%s: %s is empty", of.flag, where)
+	}
 	list := make([]uint64, len(words))
 	for i, w := range words {
 		n, err := strconv.ParseUint(w, 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("number %d of the prompt: %q is no unsigned integer", i, w)
+		if err != nil || n > of.most {
+			return nil, cli.Usagef("%s[%d]: %q is no %s, which is a whole number from 0 to %d", of.flag, i, w, of.name, of.most)
 		}
 		list[i] = n
 	}

@@ -150,7 +150,7 @@ func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, e
 	if until != "" {
 		var err error
 		if p.target, err = tape.ParseTarget(until, time.Now()); err != nil {
-			return nil, fmt.Errorf("--until: %w", err)
+			return nil, cli.Usagef("--until: %w", err)
 		}
 		if stop, p.runs, err = tape.Locate(dir, key, p.target, m.progressOf("looking for "+until)); err != nil {
 			return nil, fmt.Errorf("--until: %w", err)

@@ -110,6 +110,9 @@ func (f *ClientFlags) HTTP(timeout time.Duration) (*http.Client, error) {
 // Transport returns a transport with the credentials of the flags, made of base. Its first connection waits for a server that
 // does not listen yet, unless AtOnce is set.
 func (f *ClientFlags) Transport(base *http.Transport) (http.RoundTripper, error) {
+	if (f.Files.Cert == "") != (f.Files.Key == "") {
+		return nil, Usagef("--cert and --key belong together")
+	}
 	if !f.AtOnce {
 		if f.starts == nil {
 			var err error
@@ -249,6 +252,7 @@ func (c *Client) refused(path string, status int, body []byte) error {
 	refusal := &RefusedError{Status: status, Body: body}
 	said := refusal.Said()
 	at := strings.TrimPrefix(strings.TrimPrefix(c.Base, "http://"), "https://")
+	path, _, _ = strings.Cut(path, "?") // what commands ask for there says nothing to users
 	text := fmt.Sprintf("%s%s answers %d", c.Base, path, status)
 	switch {
 	case status == http.StatusBadRequest && strings.Contains(string(body), "HTTP request to an HTTPS server"):

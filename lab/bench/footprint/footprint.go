@@ -139,7 +139,7 @@ type run struct {
 func Run(c Config) (*Report, error) {
 	if c.Blocks < 1 || c.Holders < 1 || c.Sources < c.Holders || c.Sources%c.Holders != 0 || c.EventBlocks < 1 ||
 		c.blocksPerPublisher() < c.EventBlocks {
-		return nil, errors.New("sources must be a multiple of holders, and each needs blocks for one event at least")
+		return nil, harness.Mistakef("sources must be a multiple of holders, and each needs blocks for one event at least")
 	}
 	server := c.Server()
 	stderr, err := server.StderrPipe()

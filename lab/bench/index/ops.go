@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"example.com/conductor/lab/harness"
 )
 
 // An ops file is a stream in canonical hashes, for other programs to replay. docs/formats.md
@@ -39,10 +41,10 @@ const (
 // ExportOps writes the stream of a configuration to a file.
 func ExportOps(c Config, path string) error {
 	if err := c.Check(); err != nil {
-		return err
+		return harness.Mistakef("%w", err)
 	}
 	if c.Events == Wire {
-		return fmt.Errorf("wire events have no ops file")
+		return harness.Mistakef("wire events have no ops file")
 	}
 	s, _, err := generateStreams(&c)
 	if err != nil {

@@ -188,7 +188,7 @@ type figures map[string]float64
 func (p *Peers) Run(w io.Writer) error {
 	only, err := regexp.Compile(p.Only)
 	if err != nil {
-		return fmt.Errorf("cannot choose rows: %w", err)
+		return harness.Mistakef("cannot choose rows: %w", err)
 	}
 	if p.Rival != "" {
 		if _, err := exec.LookPath(p.Rival); err != nil {
@@ -196,7 +196,15 @@ func (p *Peers) Run(w io.Writer) error {
 		}
 	}
 	if p.Rounds < 1 || p.Shrink < 1 {
-		return fmt.Errorf("rounds is %d and shrink %d, must be at least 1", p.Rounds, p.Shrink)
+		return harness.Mistakef("rounds is %d and shrink %d, must be at least 1", p.Rounds, p.Shrink)
+	}
+	loads := peerLoads(p.Target)
+	if !slices.ContainsFunc(loads, func(l peerLoad) bool { return only.MatchString(l.name) }) {
+		var names []string
+		for i := range loads {
+			names = append(names, loads[i].name)
+		}
+		return harness.Mistakef("rows is %q, which is none of %s", p.Only, strings.Join(names, ", "))
 	}
 	if err := os.MkdirAll(p.Dir, 0o755); err != nil {
 		return fmt.Errorf("cannot keep ops files: %w", err)
@@ -205,7 +213,6 @@ func (p *Peers) Run(w io.Writer) error {
 	fmt.Fprintf(w, "%s, %d cores, %s, load %v; medians of %d rounds, of recorded streams %d\n\n", m.CPU, m.Cores, m.Go, m.Load, p.Rounds,
 		p.Rounds*recordedRounds)
 	fmt.Fprintf(w, "| Load | Figure | Ours | CRTC | Ratio | Target | smg published |\n|---|---|---|---|---|---|---|\n")
-	loads := peerLoads(p.Target)
 	var failed []error
 	for i := range loads {
 		l := &loads[i]

@@ -24,7 +24,7 @@ type Report struct {
 // Run measures a configuration.
 func Run(c Config) (*Report, error) {
 	if err := c.Check(); err != nil {
-		return nil, err
+		return nil, harness.Mistakef("%w", err)
 	}
 	rep := &Report{Events: c.Events, Config: c, Machine: harness.ThisMachine()}
 	c.Progress.Say("making the stream")

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -131,8 +130,8 @@ const modelName = "m"
 // Run compares. Blocks that are missing are in the report, not an error.
 func (c *Compared) Run() (*ComparedReport, error) {
 	if c.Publishers < 1 || c.Processes < 1 || c.Processes > c.Publishers || c.Rounds < 1 || c.Rate < 0 || c.Batches < 0 || c.Cores < 1 {
-		return nil, errors.New("publishers, processes, rounds and cores must be above zero, rate and batches at least zero, and there is " +
-			"no process without a publisher")
+		return nil, harness.Mistakef("publishers, processes, rounds and cores must be above zero, rate and batches at least zero, " +
+			"and there is no process without a publisher")
 	}
 	rec, err := c.readStream(func(int, int) bool { return false })
 	if err != nil {

@@ -94,7 +94,7 @@ const Window = 4096
 // Run measures. Lost batches are in the report, not an error.
 func Run(c Config) (*Report, error) {
 	if c.Sources < 1 || c.Blocks < 1 || c.BlockSize < 1 || c.Duration <= 0 || c.Sources > 1<<16 || c.Blocks > 1<<16 {
-		return nil, fmt.Errorf("sources, blocks, block size and duration must be above zero, sources and blocks at most %d", 1<<16)
+		return nil, harness.Mistakef("sources, blocks, block size and duration must be above zero, sources and blocks at most %d", 1<<16)
 	}
 	if c.Procs > 0 {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(c.Procs))

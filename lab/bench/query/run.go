@@ -24,7 +24,7 @@ type meter interface {
 // Run measures.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	if err := c.checkConfig(); err != nil {
-		return nil, err
+		return nil, harness.Mistakef("%w", err)
 	}
 	report, err := measureAll(ctx, &c)
 	if ctx.Err() != nil {

@@ -67,8 +67,8 @@ type run struct {
 func Run(c Config) (*Report, error) {
 	if c.Blocks < 1 || c.Holders < 1 || c.Instances < c.Holders || c.Instances%c.Holders != 0 || c.EventBlocks < 1 || c.BlockSize < 1 ||
 		c.Rounds < 1 || c.Rate < 0 || c.Interval <= 0 || c.Busy < 0 || c.Busy > c.Instances {
-		return nil, errors.New("instances must be a multiple of holders, blocks, sizes, rounds and the interval above zero, busy engines " +
-			"at most all")
+		return nil, harness.Mistakef("instances must be a multiple of holders, blocks, sizes, rounds and the interval above zero, " +
+			"busy engines at most all")
 	}
 	dir, err := os.MkdirTemp("", "conductor-recovery-")
 	if err != nil {
