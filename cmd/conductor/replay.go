@@ -271,13 +271,18 @@ func (p *past) printSummary(ctx context.Context, server *cli.Client, out io.Writ
 		cli.Fprintf(out, "stopped  %s\n", p.stopText())
 	}
 	fmt.Fprintln(out)
-	return printServices(ctx, server, out)
+	services, err := readServices(ctx, server)
+	if err != nil {
+		return err
+	}
+	printServices(out, services, new(sourceTable), false)
+	return nil
 }
 
 // printJSON prints what printSummary does, as JSON.
 func (p *past) printJSON(ctx context.Context, server *cli.Client, out io.Writer) error {
 	var services json.RawMessage
-	if err := server.Get(ctx, "/conductor/v1/services", &services); err != nil {
+	if err := server.Get(ctx, servicesPath, &services); err != nil {
 		return err
 	}
 	summary := map[string]any{

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,7 +14,6 @@ import (
 
 	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
-	"example.com/conductor/events/stream"
 	"example.com/conductor/spelling"
 )
 
@@ -91,97 +89,135 @@ type askedRow struct {
 	Sources                              int
 }
 
+// servicesPath has the sources of one server.
+const servicesPath = "/conductor/v1/services"
+
+// readServices asks a server for its sources and the rest of what commands need of /services.
+func readServices(ctx context.Context, server *cli.Client) (*servicesAnswer, error) {
+	answer := new(servicesAnswer)
+	return answer, server.Get(ctx, servicesPath, answer)
+}
+
+// servicesFlags are the flags of services.
+type servicesFlags struct {
+	asks                            cli.ClientFlags
+	filter                          sourceFilter
+	asJSON, fleet, watch, inDetails bool
+}
+
 func servicesCommand() *cobra.Command {
-	var asks cli.ClientFlags
-	var asJSON, ofFleet bool
+	var f servicesFlags
 	cmd := &cobra.Command{
 		Use:        "services",
 		SuggestFor: []string{"status", "list", "ls", "sources", "instances", "get"},
 		Short:      "List the registered sources of a running server and how they are",
 		Long: `Lists the sources of a running server, one rank of an engine or a pool in a line, with their
-state and why it is that. Below the table are their findings, engines that have not told
-where they publish, and events that no source claims. "conductor doctor" says what to do.`,
+state, why it is that, and the codes of their findings. Below the table are the findings in
+full, engines that have not told where they publish, and events that no source claims; if
+they are many, one line for all of a kind. "conductor doctor" says what to do.
+
+With --watch it goes on, and prints the line of a source again whenever its state, the
+reason or its findings change, until Ctrl-C.`,
 		Example: "  conductor services\n" +
+			"  conductor services --instance 'prefill-*' --state stale,partial\n" +
+			"  conductor services --model deepseek --watch\n" +
 			"  conductor services --server conductor.example:13333 --token-file operator.token\n" +
 			"  conductor services --fleet",
 		Args: cobra.NoArgs,
 	}
-	asks.Add(cmd, true)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
-	cmd.Flags().BoolVar(&ofFleet, "fleet", false, "list the sources of all replicas that share the store, and which of them follow each")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		server, err := asks.Client()
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			var answer json.RawMessage
-			path := "/conductor/v1/services"
-			if ofFleet {
-				path = fleetPath
-			}
-			if err := server.Get(cmd.Context(), path, &answer); err != nil {
-				return err
-			}
-			return cli.PrintJSON(cmd.OutOrStdout(), answer)
-		}
-		if ofFleet {
-			return printFleet(cmd.Context(), server, cmd.OutOrStdout())
-		}
-		return printServices(cmd.Context(), server, cmd.OutOrStdout())
+	f.asks.Add(cmd, true)
+	f.filter.addFlags(cmd)
+	cmd.Flags().BoolVar(&f.inDetails, "details", false, "print each finding in full, however many there are")
+	cmd.Flags().BoolVar(&f.watch, "watch", false, "go on, and print the sources that change")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the answer as JSON")
+	cmd.Flags().BoolVar(&f.fleet, "fleet", false, "list the sources of all replicas that share the store, and which of them follow each")
+	for _, other := range []string{"state", "finding", "details", "watch"} {
+		cmd.MarkFlagsMutuallyExclusive("fleet", other)
 	}
+	cmd.MarkFlagsMutuallyExclusive("json", "watch")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return f.run(cmd) }
 	return cmd
 }
 
-// printServices asks a server for its sources and prints one line each.
-func printServices(ctx context.Context, server *cli.Client, out io.Writer) error {
-	var answer servicesAnswer
-	if err := server.Get(ctx, "/conductor/v1/services", &answer); err != nil {
+// run lists what the flags ask for.
+func (f *servicesFlags) run(cmd *cobra.Command) error {
+	if err := f.filter.check(); err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "INSTANCE\tTENANT\tRANK\tTYPE\tMODEL\tBLOCK\tSTATE\tEPOCH\tLAST SEQ\tBLOCKS\tGAPS\tREPLAYED\tDROPPED\tWHY")
-	for _, s := range answer.Services {
-		model := s.ModelName
-		if s.LoraName != "" {
-			model += "+" + s.LoraName
-		}
-		seq := "-"
-		if s.LastSeq != nil {
-			seq = fmt.Sprint(*s.LastSeq)
-		}
-		why := cmp.Or(s.Reason, s.LastError)
-		if stream.State(s.State) == stream.Synced {
-			why = "" // the last error stays after it is over
-		}
-		cli.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model,
-			s.BlockSize, s.State, s.Epoch, seq, s.Blocks, s.Gaps, s.Replayed, counts(s.DroppedBy), why)
+	server, err := f.asks.Client()
+	switch {
+	case err != nil:
+		return err
+	case f.asJSON:
+		return f.printJSON(cmd.Context(), server, cmd.OutOrStdout())
+	case f.fleet:
+		return f.printFleet(cmd.Context(), server, cmd.OutOrStdout())
 	}
-	if err := w.Flush(); err != nil {
+	ctx, stop := cli.UntilSignal(cmd)
+	defer stop()
+	answer, err := readServices(ctx, server)
+	if err != nil {
 		return err
 	}
-	for _, s := range answer.Services {
-		for _, f := range s.Findings {
-			if f.Code == s.State {
-				continue // the table has it
-			}
-			cli.Fprintf(out, "\n%s|%s|%d %s: %s\n", s.InstanceID, s.TenantID, s.DPRank, f.Code, f.Message)
-		}
+	all := slices.Clone(answer.Services)
+	f.filter.apply(answer)
+	table := new(sourceTable)
+	printServices(cmd.OutOrStdout(), answer, table, f.inDetails)
+	switch {
+	case len(all) == 0:
+		cmd.PrintErrln("no source is registered: conductor register adds one")
+	case len(answer.Services) == 0:
+		cmd.PrintErrln(cli.Printable(f.filter.whyNone(all)))
 	}
-	for _, d := range answer.Discovery {
-		if d.LastError != "" {
-			cli.Fprintf(out, "\n%s|%s discover: %s\n", d.InstanceID, d.TenantID, d.LastError)
-		}
-	}
-	for _, r := range answer.LMCache {
-		for _, text := range r.unclaimed() {
-			cli.Fprintf(out, "\n%s unclaimed: %s\n", r.InstanceID, text)
-		}
-	}
-	for _, t := range answer.Unclaimed {
-		cli.Fprintf(out, "\nunclaimed topic: %s\n", t.text())
+	if f.watch {
+		w := &sourceWatch{table: table, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(),
+			read: func(ctx context.Context) (*servicesAnswer, error) {
+				answer, err := readServices(ctx, server)
+				f.filter.apply(answer)
+				return answer, err
+			}}
+		w.follow(ctx, answer)
 	}
 	return nil
+}
+
+// printJSON prints the answer of the server, without the sources that the flags leave out.
+func (f *servicesFlags) printJSON(ctx context.Context, server *cli.Client, out io.Writer) error {
+	path := servicesPath
+	if f.fleet {
+		path = fleetPath
+	}
+	var answer json.RawMessage
+	if err := server.Get(ctx, path, &answer); err != nil {
+		return err
+	}
+	if !f.filter.given() {
+		return cli.PrintJSON(out, answer)
+	}
+	var parts map[string]json.RawMessage
+	var rows []json.RawMessage
+	if err := json.Unmarshal(answer, &parts); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(parts["services"], &rows); err != nil {
+		return err
+	}
+	kept := []json.RawMessage{}
+	for _, row := range rows {
+		var s client.Service
+		if err := json.Unmarshal(row, &s); err != nil {
+			return err
+		}
+		if f.filter.passes(&s) {
+			kept = append(kept, row)
+		}
+	}
+	text, err := json.Marshal(kept)
+	if err != nil {
+		return err
+	}
+	parts["services"] = text
+	return cli.PrintJSON(out, parts)
 }
 
 // fleetPath has the sources of all replicas.
@@ -198,7 +234,7 @@ type fleetAnswer struct {
 }
 
 // printFleet asks a server for the sources of all replicas and prints one line each.
-func printFleet(ctx context.Context, server *cli.Client, out io.Writer) error {
+func (f *servicesFlags) printFleet(ctx context.Context, server *cli.Client, out io.Writer) error {
 	var answer fleetAnswer
 	if err := server.Get(ctx, fleetPath, &answer); err != nil {
 		return err
@@ -206,6 +242,9 @@ func printFleet(ctx context.Context, server *cli.Client, out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "INSTANCE\tTENANT\tRANK\tTYPE\tMODEL\tBLOCK\tREGISTERED BY\tREPLICAS")
 	for _, s := range answer.Services {
+		if !f.filter.passes(&client.Service{InstanceID: s.InstanceID, TenantID: s.TenantID, ModelName: s.ModelName}) {
+			continue
+		}
 		rank := fmt.Sprint(s.DPRank)
 		if s.DPRank < 0 {
 			rank = "all"
@@ -222,16 +261,4 @@ func printFleet(ctx context.Context, server *cli.Client, out io.Writer) error {
 	}
 	_, err := fmt.Fprintln(out, "\nThe store does not answer: states of other replicas are not known, or old.")
 	return err
-}
-
-// counts prints reason=n pairs, or - for none.
-func counts(m map[string]uint64) string {
-	if len(m) == 0 {
-		return "-"
-	}
-	var parts []string
-	for _, reason := range slices.Sorted(maps.Keys(m)) {
-		parts = append(parts, fmt.Sprintf("%s=%d", reason, m[reason]))
-	}
-	return strings.Join(parts, ",")
 }

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/term"
 
 	"example.com/conductor/cmd/internal/cli"
-	"example.com/conductor/events/stream"
 	"example.com/conductor/spelling"
 )
 
@@ -64,8 +63,11 @@ func compareRows(column string, a, b *topRow) int {
 
 // stateRank is higher for states that ask for attention.
 func stateRank(state string) int {
-	return slices.Index([]string{"synced", "approximate", "paused", "replaying", "partial", "connecting", "stale", "failed"}, state)
+	return slices.Index(sourceStates, state)
 }
+
+// sourceStates are the states of sources, those last that ask for attention most.
+var sourceStates = []string{"synced", "approximate", "paused", "replaying", "partial", "connecting", "stale", "failed"}
 
 // top is the table over time.
 type top struct {
@@ -154,37 +156,6 @@ func sparkline(rates []float64) string {
 	return b.String()
 }
 
-// drawTable prints the table in at most height lines, 0 for no bound.
-func (t *top) drawTable(out io.Writer, height int, colour bool) {
-	rows, all := t.sortRows(), &t.stats.Totals
-	cli.Fprintf(out, "%s, %d synced, %s held %s, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
-		spelling.Count(all.Sources, "source"), t.stats.States["synced"]+t.stats.States["approximate"], spelling.Count(all.Blocks, "block"),
-		spelling.Count(all.Held, "time"), all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)),
-		t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
-	if text := t.stats.feedText(); text != "" {
-		fmt.Fprintln(out, text)
-		height = max(height-1, min(height, 1)) // 0 stays no bound
-	}
-	cli.Fprintf(out, "%-28s %-12s %4s %-11s %10s %8s %-*s %7s %5s %8s  %s\n", "INSTANCE", "TENANT", "RANK", "STATE", "BLOCKS", "EVENTS/S",
-		maxHistory, "", "LAG MS", "GAPS", "FINDINGS", "WHY")
-	for i, r := range rows {
-		if height > 0 && i >= height-3 && len(rows) > height-2 {
-			cli.Fprintf(out, "… %d more\n", len(rows)-i)
-			break
-		}
-		line := cli.Sprintf("%-28.28s %-12.12s %4d %-11s %10d %8.1f %-*s %7d %5d %8d  %.60s",
-			r.Instance, r.Tenant, r.Rank, r.State, r.Blocks, r.Rate, maxHistory, sparkline(r.history), r.Lag, r.Gaps, len(r.Findings),
-			cmp.Or(r.Reason, r.Error))
-		if colour && !stream.State(r.State).Ready() {
-			line = "\x1b[33m" + line + "\x1b[0m"
-		}
-		if colour && (r.State == "failed" || r.State == "stale") {
-			line = strings.Replace(line, "\x1b[33m", "\x1b[31m", 1)
-		}
-		fmt.Fprintln(out, strings.TrimRight(line, " "))
-	}
-}
-
 func topCommand() *cobra.Command {
 	var (
 		asks     cli.ClientFlags
@@ -240,7 +211,11 @@ func (t *top) printOnce(ctx context.Context, out io.Writer, asJSON bool) error {
 		return err
 	}
 	if !asJSON {
-		t.drawTable(out, 0, false)
+		var on screen
+		if file, ok := out.(*os.File); ok {
+			on.width, _, _ = term.GetSize(int(file.Fd())) // 0, no bound, where there is no terminal
+		}
+		t.drawTable(out, on)
 		return nil
 	}
 	return cli.PrintJSON(out, t.sortRows())
@@ -249,6 +224,7 @@ func (t *top) printOnce(ctx context.Context, out io.Writer, asJSON bool) error {
 // drawLive draws the table at each interval until ctx ends or the operator quits. If the server does not answer, it shows the
 // error below the last table.
 func (t *top) drawLive(ctx context.Context, out *os.File, interval time.Duration) error {
+	err := t.readStats(ctx) // which may wait for the server, so before the terminal is taken over
 	keys := make(chan byte)
 	if old, err := term.MakeRaw(int(os.Stdin.Fd())); err == nil {
 		defer term.Restore(int(os.Stdin.Fd()), old)
@@ -269,15 +245,20 @@ func (t *top) drawLive(ctx context.Context, out *os.File, interval time.Duration
 	defer fmt.Fprint(out, "\x1b[?25h\x1b[?1049l")
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	err := t.readStats(ctx)
 	for {
-		_, height, sizeErr := term.GetSize(int(out.Fd()))
-		if sizeErr != nil {
-			height = 24
+		on := screen{width: 80, height: 24, coloured: cli.Coloured(out)}
+		if width, height, err := term.GetSize(int(out.Fd())); err == nil && width > 0 && height > 0 {
+			on.width, on.height = width, height
 		}
 		var b strings.Builder
-		if t.drawTable(&b, height, cli.Coloured(out)); err != nil {
-			cli.Fprintln(&b, err)
+		var last []string
+		if err != nil {
+			last = on.wrap(cli.Printable(err.Error()))
+			on.height = max(on.height-len(last), 1)
+		}
+		t.drawTable(&b, on)
+		for _, line := range last {
+			fmt.Fprintln(&b, line)
 		}
 		fmt.Fprint(out, "\x1b[H\x1b[J"+strings.ReplaceAll(b.String(), "\n", "\r\n"))
 		select {

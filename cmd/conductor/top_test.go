@@ -6,8 +6,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/conductor/doctor"
@@ -104,17 +106,48 @@ func TestTopOfOddAnswers(t *testing.T) {
 	}
 }
 
-// TestTopFits holds that the table takes no more lines than the terminal has.
+// TestTopFits holds that the table takes no more lines and columns than the terminal has, and keeps what matters most.
 func TestTopFits(t *testing.T) {
 	table := new(top)
+	table.stats.LMCache.Instances, table.stats.LMCache.Unclaimed = 3, 2
 	for i := range 100 {
-		table.stats.Sources = append(table.stats.Sources, &topRow{Instance: fmt.Sprint(i), State: "stale"})
+		table.stats.Sources = append(table.stats.Sources, &topRow{Instance: fmt.Sprintf("prefill-%d", i), Tenant: "default", State: "stale",
+			Reason: `cannot connect to "tcp://10.0.0.1:5557": connection refused`, Blocks: 12345678, Rate: 1234.5, Lag: 12,
+			history: make([]float64, maxHistory)})
 	}
-	for _, height := range []int{5, 24, 102, 200} {
+	draw := func(on screen) []string {
 		var b strings.Builder
-		table.drawTable(&b, height, true)
-		if n := strings.Count(b.String(), "\n"); n > height || !strings.Contains(b.String(), "\x1b[31m") {
-			t.Errorf("%d lines of %d", n, height)
+		table.drawTable(&b, on)
+		return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	}
+	for _, height := range []int{1, 2, 5, 24, 102, 200} {
+		lines := draw(screen{height: height, coloured: true})
+		if len(lines) > height || height > 6 && !strings.Contains(strings.Join(lines, ""), "\x1b[31m") {
+			t.Errorf("%d lines of %d: %q", len(lines), height, lines)
 		}
+	}
+	for width, heads := range map[int]string{
+		0:   "INSTANCE TENANT RANK STATE BLOCKS EVENTS/S LAG MS GAPS FINDINGS WHY",
+		200: "INSTANCE TENANT RANK STATE BLOCKS EVENTS/S LAG MS GAPS FINDINGS WHY",
+		100: "INSTANCE TENANT RANK STATE BLOCKS EVENTS/S LAG MS FINDINGS WHY",
+		80:  "INSTANCE RANK STATE BLOCKS EVENTS/S FINDINGS WHY",
+		60:  "INSTANCE RANK STATE FINDINGS WHY",
+		40:  "INSTANCE STATE WHY",
+		10:  "INSTANCE",
+	} {
+		lines := draw(screen{width: width})
+		for _, line := range lines {
+			if n := utf8.RuneCountInString(line); width > 0 && n > width {
+				t.Errorf("%d columns of %d: %s", n, width, line)
+			}
+		}
+		at := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "INSTANCE") })
+		if at < 0 || width > 10 && strings.Join(strings.Fields(lines[at]), " ") != heads ||
+			width > 10 && !strings.Contains(lines[at+1], " cannot") {
+			t.Errorf("%d columns: %q, want %s", width, lines[:5], heads)
+		}
+	}
+	if got := fmt.Sprintf("%q", screen{width: 10}.wrap("0 sources, a-very-long-word")); got != `["0 sources," "a-very-lo…"]` {
+		t.Errorf("wrapped: %s", got)
 	}
 }

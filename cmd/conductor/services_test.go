@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"example.com/conductor/client"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/internal/must"
+)
+
+// listed is a list of 1,000 sources, 984 of which have a finding, and some more.
+func listed() *servicesAnswer {
+	answer := new(servicesAnswer)
+	for i := range 1000 {
+		s := client.Service{InstanceID: fmt.Sprintf("prefill-%d", i), TenantID: "default", Type: "vLLM", ModelName: "org/deepseek",
+			BlockSize: 16, State: "synced"}
+		if i < 984 {
+			s.Findings = []client.ServiceFinding{{Code: "silent", Severity: "warning", Message: fmt.Sprintf("%d is silent", i)}}
+		}
+		if i >= 990 {
+			s.State, s.Reason = "stale", "connection refused"
+			s.Findings = []client.ServiceFinding{{Code: "stale", Message: "the table has it"}}
+		}
+		if i == 999 {
+			s.InstanceID, s.TenantID, s.ModelName, s.Aliases, s.LoraName = "decode-1", "acme", "qwen", []string{"chat"}, "sql"
+		}
+		answer.Services = append(answer.Services, s)
+	}
+	return answer
+}
+
+// listedServer serves a list.
+func listedServer(t *testing.T, answer *servicesAnswer) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		must.Report(t, json.NewEncoder(w).Encode(map[string]any{"services": answer.Services, "discovery": []any{}, "more": 1}))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// TestServicesOfALargeFleet holds that a source is one line, that many findings are one, and what the flags choose.
+func TestServicesOfALargeFleet(t *testing.T) {
+	url := listedServer(t, listed())
+	run := func(flags ...string) (out, errs string) {
+		t.Helper()
+		status, out, errs := runCLI(append([]string{"services", "--server", url}, flags...)...)
+		if status != cli.ExitFine {
+			t.Fatalf("%q: %d %s", flags, status, errs)
+		}
+		return out, errs
+	}
+	lines := func(want int, errs string, flags ...string) string {
+		t.Helper()
+		out, said := run(flags...)
+		if n := strings.Count(out, "\n"); n != want || said != errs {
+			t.Errorf("%q: %d lines, want %d, %q, want %q: %.300s", flags, n, want, said, errs, out)
+		}
+		return out
+	}
+	out := lines(1001+3, "")
+	for _, want := range []string{"  synced  0      -         0       0     0         -        silent\n",
+		"\n984 remarks about these sources (--details prints each):\nsilent, 984 times, such as prefill-0|default|0: 0 is silent\n",
+		"stale   0      -         0       0     0         -        connection refused\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in %.2000s", want, out)
+		}
+	}
+	lines(1001+2*984, "", "--details")
+	if out := lines(2+2, "", "--instance", "prefill-7"); !strings.HasSuffix(out, "\nprefill-7|default|0 silent: 7 is silent\n") {
+		t.Errorf("one source: %s", out)
+	}
+	lines(1+11+3, "", "--instance", "prefill-1[0-9]", "--instance=prefill-3")
+	lines(1+10, "", "--state", "stale")
+	lines(1+10, "", "--state", "s[t]a*,failed")
+	lines(1+984+3, "", "--finding", "*")
+	lines(2, "", "--tenant", "acme", "--model", "chat")
+	lines(2, "", "--model", "qwen+sql")
+	lines(1+999+3, "", "--model", "*deep*")
+	lines(1, "none of 1000 sources has the instance prefil-1; did you mean \"prefill-1\"?\n", "--instance", "prefil-1")
+	lines(1, "none of 1000 sources has the state failed\n", "--state", "failed")
+	lines(1, "none of 1000 sources has all that the flags name\n", "--tenant", "acme", "--finding", "silent")
+
+	plain, _ := run("--json")
+	var whole, chosen struct {
+		Services []json.RawMessage
+		More     int
+	}
+	must.Succeed(t, json.Unmarshal([]byte(plain), &whole))
+	part, _ := run("--json", "--state", "stale")
+	must.Succeed(t, json.Unmarshal([]byte(part), &chosen))
+	if len(whole.Services) != 1000 || len(chosen.Services) != 10 || chosen.More != 1 {
+		t.Errorf("--json: %d, %d of them stale, %d", len(whole.Services), len(chosen.Services), chosen.More)
+	}
+
+	_, none, errs := runCLI("services", "--server", listedServer(t, new(servicesAnswer)))
+	if strings.Count(none, "\n") != 1 || errs != "no source is registered: conductor register adds one\n" {
+		t.Errorf("none: %q %q", none, errs)
+	}
+	refused := func(want string, flags ...string) {
+		t.Helper()
+		status, _, errs := runCLI(append([]string{"services"}, flags...)...)
+		if status != cli.ExitUsage || errs != "conductor: "+want+"\n" {
+			t.Errorf("%q: %d %q", flags, status, errs)
+		}
+	}
+	refused(`--state: "sync" is none of synced, approximate, paused, replaying, partial, connecting, stale, failed`, "--state", "sync")
+	refused(`--state: "stael" is no state; did you mean "stale"?`, "--state", "stael")
+	refused(`--instance: "a[" is no pattern: a [ needs its ], or a \ before it`, "--instance", "a[")
+	refused(`--json and --watch exclude each other`, "--json", "--watch")
+	refused(`--fleet and --state exclude each other`, "--fleet", "--state", "stale")
+}
+
+// TestWatchOfServices holds which sources are printed again, and what is said while the server does not answer.
+func TestWatchOfServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := func(instance, state string, blocks int, codes ...string) client.Service {
+			s := client.Service{InstanceID: instance, TenantID: "t", State: state, Blocks: blocks}
+			for _, code := range codes {
+				s.Findings = append(s.Findings, client.ServiceFinding{Code: code})
+			}
+			return s
+		}
+		looks := []*servicesAnswer{
+			{Services: []client.Service{source("a", "connecting", 0), source("b", "synced", 7)}}, // the first, before the watch
+			{Services: []client.Service{source("a", "synced", 1), source("b", "synced", 8)}},
+			nil, nil,
+			{Services: []client.Service{source("b", "synced", 9, "silent"), source("c", "synced", 1)}},
+			{Services: []client.Service{source("b", "synced", 9, "silent"), source("c", "synced", 2)}},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var out, errs strings.Builder
+		n := 0
+		w := &sourceWatch{table: &sourceTable{widths: make([]int, len(sourceColumns))}, out: &out, errs: &errs,
+			read: func(context.Context) (*servicesAnswer, error) {
+				if n++; n == len(looks)-1 {
+					cancel()
+				}
+				if looks[n] == nil {
+					return nil, errors.New("no server listens")
+				}
+				return looks[n], nil
+			}}
+		began := time.Now()
+		w.follow(ctx, looks[0])
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			words := strings.Fields(line)
+			got = append(got, words[0]+" "+words[4]+" "+words[len(words)-1])
+		}
+		if want := "a synced -, b synced silent, c synced -, a gone -"; strings.Join(got, ", ") != want {
+			t.Errorf("got %q, want %s, of %s", got, want, out.String())
+		}
+		if errs.String() != "no server listens; still watching\nthe server answers again\n" || time.Since(began) != 5*watchEvery {
+			t.Errorf("%q after %s", errs.String(), time.Since(began))
+		}
+	})
+}
