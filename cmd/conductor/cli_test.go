@@ -96,7 +96,7 @@ func TestMistakes(t *testing.T) {
 	f(`conductor config check takes FILE, and got nothing`, "config", "check")
 	f(`conductor version takes no arguments, and got "surplus"`, "version", "surplus")
 	f(`conductor explain needs --block-size, --model, --tokens`, "explain")
-	f(`conductor token needs --file or --out, --name, --role`, "token")
+	f(`conductor token needs --name, --role`, "token")
 	f(`conductor query needs --block-size, --tokens or --seq-hashes`, "query", "--model", "m")
 	f(`--tokens and --seq-hashes exclude each other`, "query", "--model", "m", "--block-size", "16", "--tokens", "1", "--seq-hashes", "2")
 	prompt := func(want string, args ...string) {

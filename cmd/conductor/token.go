@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -44,11 +45,13 @@ With --file it adds the client to that file, which the server reads if its setti
 all other clients and comments stay. A server that uses the file takes the change over by
 itself. The file does not hold the token but its SHA-256.
 
-The token is printed once; it cannot be shown again. With --out it goes to a new file
-instead, which its owner alone may read, for --token-file of clients.
+The token is printed once, alone on standard output; it cannot be shown again. With --out it
+goes to a new file instead, which its owner alone may read, for --token-file of clients.
 
-Without --file the entry for the file of credentials is printed, to be added by hand.`,
-		Example: "  conductor token --name router-a --role query --tenant acme --file /etc/conductor/credentials.yaml\n" +
+Without --file the entry for the file of credentials is printed, to be added by hand: on
+standard output if --out takes the token, else on standard error.`,
+		Example: "  conductor token --name router-a --role query\n" +
+			"  conductor token --name router-a --role query --tenant acme --file /etc/conductor/credentials.yaml\n" +
 			"  conductor token --name prometheus --role metrics --file credentials.yaml --out prometheus.token\n" +
 			"  conductor token --name router-a --role query --out router-a.token >>credentials.yaml",
 		Args: cobra.NoArgs,
@@ -75,19 +78,23 @@ Without --file the entry for the file of credentials is printed, to be added by 
 				}
 				tellFile(cmd, file, out)
 			}
-			switch {
-			case *asJSON:
+			if *asJSON {
 				if out == "" {
 					entry.Token = token
 				}
 				return cli.PrintJSON(cmd.OutOrStdout(), entry)
-			case file == "":
-				text, err := yaml.Marshal([]*tokenEntry{&entry})
-				if err != nil {
+			}
+			if file == "" {
+				to := cmd.OutOrStdout()
+				if out == "" {
+					to = cmd.ErrOrStderr()
+				}
+				if err := entry.print(to, out == ""); err != nil {
 					return err
 				}
-				fmt.Fprint(cmd.OutOrStdout(), "  "+strings.TrimSuffix(strings.ReplaceAll(string(text), "\n", "\n  "), "  "))
-			case out == "":
+			}
+			if out == "" {
+				cmd.PrintErrln(tokenFollows)
 				fmt.Fprintln(cmd.OutOrStdout(), token)
 			}
 			return nil
@@ -103,8 +110,23 @@ Without --file the entry for the file of credentials is printed, to be added by 
 	for _, required := range []string{"name", "role"} {
 		cmd.MarkFlagRequired(required)
 	}
-	cmd.MarkFlagsOneRequired("file", "out")
 	return cmd
+}
+
+// tokenFollows stands before a token.
+const tokenFollows = "The token follows. It is shown this once: the client sends it as Authorization: Bearer TOKEN."
+
+// print prints the entry as it stands in a file of credentials, with or without saying so.
+func (e *tokenEntry) print(out io.Writer, explained bool) error {
+	text, err := yaml.Marshal([]*tokenEntry{e})
+	if err != nil {
+		return err
+	}
+	if explained {
+		fmt.Fprintln(out, "Add this entry below tokens: in the file that the server's setting auth.file names (--file does it for you):")
+	}
+	_, err = fmt.Fprint(out, "  "+strings.TrimSuffix(strings.ReplaceAll(string(text), "\n", "\n  "), "  "))
+	return err
 }
 
 // tellFile says what makes a server use a file of credentials, and a client its token.
@@ -112,9 +134,7 @@ func tellFile(cmd *cobra.Command, file, out string) {
 	cmd.PrintErrf("Added to %s. A server uses it with the setting auth.file (auth: {file: %s}, or CONDUCTOR_AUTH_FILE),\n"+
 		"and the user that it runs as has to be able to read it. A server that uses it already knows the client within seconds.\n", file,
 		file)
-	if out == "" {
-		cmd.PrintErrln("The token follows. It is shown this once: the client sends it as Authorization: Bearer TOKEN.")
-	} else {
+	if out != "" {
 		cmd.PrintErrf("The client sends the token in %s: commands by --token-file %s, others as Authorization: Bearer TOKEN.\n", out, out)
 	}
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"testing"
 
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/access"
 	"example.com/conductor/internal/must"
 )
 
@@ -71,8 +74,28 @@ func TestTokenFile(t *testing.T) {
 	wrong(`name: "b" is taken by another entry`, "--name", "b", "--role", "query", "--file", file, "--out", filepath.Join(dir, "c.token"))
 	wrong("exists: a token is written to a new file only", "--name", "c", "--role", "query", "--file", file, "--out", out)
 	wrong("--role", "--name", "c", "--role", "king", "--file", file)
-	wrong("needs --file or --out", "--name", "c", "--role", "query")
 	wrong("no such file", "--name", "c", "--role", "query", "--file", filepath.Join(dir, "none", "file"))
+}
+
+// TestTokenWithoutFiles prints the token alone, and beside it the entry, which goes into a file by hand.
+func TestTokenWithoutFiles(t *testing.T) {
+	status, token, errs := runCLI("token", "--name", "a", "--role", "query", "--tenant", "acme")
+	if status != cli.ExitFine || !strings.HasPrefix(token, tokenPrefix) || strings.Count(token, "\n") != 1 ||
+		strings.Contains(errs, strings.TrimSpace(token)) || !strings.Contains(errs, "shown this once") {
+		t.Fatalf("%d %q %q", status, token, errs)
+	}
+	before, _, _ := strings.Cut(errs, tokenFollows)
+	_, entry, found := strings.Cut(before, "\n  - ")
+	if !found {
+		t.Fatalf("no entry in %q", errs)
+	}
+	file := filepath.Join(t.TempDir(), "credentials.yaml")
+	must.Succeed(t, os.WriteFile(file, []byte("tokens:\n  - "+entry), 0o600))
+	_, err := access.LoadCredentials(file)
+	must.Succeed(t, err)
+	if digest := sha256.Sum256([]byte(strings.TrimSpace(token))); !strings.Contains(entry, hex.EncodeToString(digest[:])) {
+		t.Errorf("the entry is not that of the token: %s", entry)
+	}
 }
 
 // TestTokensTogether adds to one file many times at once: all clients that are not refused are in it.
