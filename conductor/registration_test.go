@@ -57,3 +57,29 @@ func TestRegistrationIsBounded(t *testing.T) {
 		t.Error("a pool serves 4,097 instances")
 	}
 }
+
+// TestNamesThatMakeOneTopic registers sources of a bound socket, whose names may have an @. Where two pairs of names make one topic,
+// the second is refused, because nothing would tell whose the messages are.
+func TestNamesThatMakeOneTopic(t *testing.T) {
+	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
+	defer c.Close()
+	register := func(instance, model, tenant string) error {
+		return c.Register(registration.Registration{Endpoint: "bind:tcp://*:5557", Type: registration.TypeVLLM, Instance: instance,
+			Model: model, Tenant: tenant, BlockSize: 16}, ingest.RegisterOptions{})
+	}
+	must.Succeed(t, register("p@3", "m@main", ""))
+	must.Succeed(t, register("p@3", "m@main", "")) // the same
+	must.Succeed(t, register("p@4", "m@main", ""))
+	must.Succeed(t, register("p", "3@m@main", "acme")) // a tenant may not learn of others
+	var conflict *registration.ConflictError
+	for _, names := range [][2]string{{"p", "3@m@main"}, {"p@3@m", "main"}} {
+		if err := register(names[0], names[1], ""); !errors.As(err, &conflict) || conflict.Field != "instance_id" ||
+			!strings.Contains(err.Error(), `the topic "kv@p@3@m@main" is that of instance_id "p@3" and modelname "m@main"`) {
+			t.Errorf("%q: %v", names, err)
+		}
+	}
+	if _, err := c.Unregister(registration.Key{Instance: "p@3"}); err != nil {
+		t.Fatal(err)
+	}
+	must.Succeed(t, register("p", "3@m@main", ""))
+}

@@ -126,6 +126,8 @@ func refused(reg registration.Registration, err error) error {
 		field    *invalid.FieldError
 	)
 	switch {
+	case errors.As(err, &conflict) && conflict.Why != "":
+		return invalidRegistration("invalid service registration: " + conflict.Why)
 	case errors.As(err, &conflict):
 		return invalidRegistration("conflicting registration for service key: " + reg.Key().String())
 	case errors.As(err, &profile) && profile.Pool:

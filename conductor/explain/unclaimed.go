@@ -39,44 +39,61 @@ func UnclaimedTopics(strays []zmq.Stray, now time.Time) (all []UnclaimedTopic) {
 	})
 	for i := range strays[:min(len(strays), maxUnclaimedTopics)] {
 		s := &strays[i]
-		quoted := strconv.Quote(s.Topic)
+		quoted, lacks := strconv.Quote(s.Topic), claimLacking(s)
 		all = append(all, UnclaimedTopic{
 			Endpoint: s.Endpoint, Topic: quoted[1 : len(quoted)-1], Rank: s.Rank, From: s.From, Messages: s.Messages, At: s.At,
-			Instance: strings.ToValidUTF8(s.Lacks.Pod, "�"), Model: strings.ToValidUTF8(s.Lacks.Model, "�"), Advice: adviceOn(s),
+			Instance: strings.ToValidUTF8(lacks.Pod, "�"), Model: strings.ToValidUTF8(lacks.Model, "�"), Advice: adviceOn(s, lacks),
 		})
 	}
 	return all
 }
 
-// adviceOn says what would let a source claim the messages of a stray.
-func adviceOn(s *zmq.Stray) string {
-	if s.Lacks.Pod == "" || s.Lacks.Model == "" {
+// claimLacking returns the claim that would take the messages of a stray, the zero value if none can. Where the topic can be cut
+// into two names in several ways, it prefers those of sources that are registered, and a short instance.
+func claimLacking(s *zmq.Stray) (lacks zmq.Claim) {
+	best := -1
+	for _, split := range zmq.ClaimsOf(s.Topic, max(s.Rank, 0)) {
+		near := 0
+		for _, c := range s.Claims {
+			near = max(near, closeness(c, split))
+		}
+		if near > best {
+			best, lacks = near, split
+		}
+	}
+	return lacks
+}
+
+// adviceOn says what would let a source claim the messages of a stray, which lacks a claim.
+func adviceOn(s *zmq.Stray, lacks zmq.Claim) string {
+	if lacks == (zmq.Claim{}) {
 		text := "the topic must be kv@INSTANCE@MODEL, with instance_id and modelname of a registration: set it in the engine"
 		if len(s.Claims) > 0 {
-			text += ", such as " + strconv.Quote(topicOf(s.Claims[0]))
+			text += ", such as " + strconv.Quote(s.Claims[0].Topic())
 		}
 		return text
 	}
-	lacks := fmt.Sprintf("register instance_id %q, modelname %q, dp_rank %d with this endpoint", s.Lacks.Pod, s.Lacks.Model, s.Lacks.Rank)
+	register := fmt.Sprintf("register instance_id %q, modelname %q, dp_rank %d with this endpoint", lacks.Pod, lacks.Model, lacks.Rank)
+	if len(zmq.ClaimsOf(s.Topic, 0)) > 1 {
+		register += " (or the names that another @ of the topic divides)"
+	}
 	near := zmq.Claim{}
 	for _, c := range s.Claims {
-		switch {
-		case c.Pod == s.Lacks.Pod && c.Model == s.Lacks.Model && s.Rank == zmq.NoRank:
+		switch same := c.Topic() == s.Topic; {
+		case same && s.Rank == zmq.NoRank:
 			return "several ranks are registered for the topic, and its batches name none: let each rank connect to an address of its own"
-		case c.Pod == s.Lacks.Pod && c.Model == s.Lacks.Model:
-			return lacks + ", as its other ranks are"
-		case near == zmq.Claim{} || closeness(c, s.Lacks) > closeness(near, s.Lacks):
+		case same:
+			return fmt.Sprintf("register instance_id %q, modelname %q, dp_rank %d with this endpoint, as its other ranks are",
+				c.Pod, c.Model, lacks.Rank)
+		case near == zmq.Claim{} || closeness(c, lacks) > closeness(near, lacks):
 			near = c
 		}
 	}
 	if near == (zmq.Claim{}) {
-		return lacks
+		return register
 	}
-	return fmt.Sprintf("%s, or set the topic %q if it is the engine of that source", lacks, topicOf(near))
+	return fmt.Sprintf("%s, or set the topic %q if it is the engine of that source", register, near.Topic())
 }
-
-// topicOf returns the topic that a source claims.
-func topicOf(c zmq.Claim) string { return "kv@" + c.Pod + "@" + c.Model }
 
 // closeness says how likely a claim was meant by a topic that nearly fits.
 func closeness(c, lacks zmq.Claim) (n int) {

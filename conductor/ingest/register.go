@@ -56,7 +56,7 @@ func (o *RegisterOptions) isExempt() bool { return o.Static && !o.FromEngine }
 // equal fields is a success that changes nothing.
 //
 // Errors: *invalid.FieldError for bad input, *registration.ConflictError for a key taken by other
-// fields, *catalog.ProfileConflictError, ErrTooManySources, ErrTenantFull, which is one too,
+// fields, or a topic by other names, *catalog.ProfileConflictError, ErrTooManySources, ErrTenantFull, which is one too,
 // ErrClosed, ErrPast, or that of Admit.
 func (c *Sources) Register(r registration.Registration, opts RegisterOptions) error {
 	if c.catalog.IsPast() {
@@ -170,6 +170,9 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 			return nil, &registration.ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
 	}
+	if err := checkTopic(c, &r); err != nil {
+		return nil, err
+	}
 	if err := c.catalog.CheckProfile(r, memberOf(old)); err != nil {
 		return nil, err
 	}
@@ -254,6 +257,21 @@ func (c *Sources) SetPaused(key registration.Key, paused bool) error {
 		p.Pause()
 	default:
 		p.Unpause()
+	}
+	return nil
+}
+
+// checkTopic returns an error if other names of the tenant have the topic of r at its endpoint. Sources.mu is held.
+func checkTopic(c *Sources, r *registration.Registration) error {
+	if r.IsApproximate() {
+		return nil
+	}
+	for _, other := range c.following[r.Publisher()] {
+		if is := other.Registration; is.Tenant == r.Tenant && is.Key() != r.Key() && !other.recovered {
+			if err := registration.TopicConflict(r, is); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

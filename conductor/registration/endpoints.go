@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"fmt"
 	"strings"
 
 	"example.com/conductor/events/zmq"
@@ -42,19 +43,38 @@ func (r *Registration) checkEndpoints(bad *faults) {
 
 // Publisher identifies where the events of a source come from. Two sources with equal publishers follow one engine.
 type Publisher struct {
-	endpoint, instance, model string // the last two for shared sequences, and with rank for shared sockets
-	rank                      int
+	endpoint        string
+	topic           string // of shared sequences and shared sockets
+	instance, model string // of pushes
+	rank            int    // of shared sockets and pushes
 }
 
 // Publisher returns where the events of the source come from.
 func (r *Registration) Publisher() Publisher {
 	switch {
+	case r.IsPushed():
+		return Publisher{endpoint: r.Endpoint, instance: r.Instance, model: r.Model, rank: r.Rank}
 	case r.SharesSequence():
-		return Publisher{endpoint: r.Endpoint, instance: r.Instance, model: r.Model}
-	case IsSharedSocket(r.Endpoint), r.IsPushed():
-		return Publisher{r.Endpoint, r.Instance, r.Model, r.Rank}
+		return Publisher{endpoint: r.Endpoint, topic: r.Topic()}
+	case IsSharedSocket(r.Endpoint):
+		return Publisher{endpoint: zmq.ListenAddress(r.Endpoint), topic: r.Topic(), rank: r.Rank}
 	}
 	return Publisher{endpoint: r.Endpoint}
+}
+
+// followsTopic reports whether the topic of a message decides if it is the source's.
+func followsTopic(r *Registration) bool { return r.SharesSequence() || IsSharedSocket(r.Endpoint) }
+
+// TopicConflict returns why r cannot be registered beside another source of its tenant with an equal publisher: instances and
+// models may have an @ in their names, so two pairs of them can have one topic, and nothing tells whose a message is. It returns nil
+// if they have the same names.
+func TopicConflict(r, other *Registration) error {
+	if !followsTopic(r) || r.Instance == other.Instance && r.Model == other.Model {
+		return nil
+	}
+	return &ConflictError{Key: r.Key(), Field: "instance_id", Have: other.Instance, Want: r.Instance, Why: fmt.Sprintf(
+		"the topic %q is that of instance_id %q and modelname %q, which are registered at this endpoint: choose names without @",
+		r.Topic(), other.Instance, other.Model)}
 }
 
 // IsSharedSocket reports whether several publishers deliver at an endpoint.
@@ -78,7 +98,20 @@ func (r *Registration) SharesSequence() bool {
 }
 
 // Topic is the topic of the source's batches.
-func (r *Registration) Topic() string { return "kv@" + r.Instance + "@" + r.Model }
+func (r *Registration) Topic() string { return zmq.Claim{Pod: r.Instance, Model: r.Model}.Topic() }
+
+// checkTopic finds names that no topic can have: some publishers append more to a topic behind a NUL, so it ends there.
+func checkTopic(r *Registration, bad *faults) {
+	if !followsTopic(r) {
+		return
+	}
+	for _, f := range []struct{ field, name string }{{"instance_id", r.Instance}, {"modelname", r.Model}} {
+		if strings.Contains(f.name, "\x00") {
+			bad.add(f.field, "invalid_value", "%s must not have a NUL character where the topic kv@instance_id@modelname tells sources "+
+				"apart, because topics end there", f.field)
+		}
+	}
+}
 
 // sequenceWord is the word for how the publisher numbers.
 func (r *Registration) sequenceWord() string {

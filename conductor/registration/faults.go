@@ -1,6 +1,8 @@
 package registration
 
 import (
+	"strconv"
+
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index/hash"
@@ -9,7 +11,7 @@ import (
 // A Fault is a mistake in one registration of several that stand together.
 type Fault struct {
 	At     int    // index of the registration
-	Field  string // endpoint or hash_profile
+	Field  string // endpoint, instance_id or hash_profile
 	Reason string // names no registration; the reader of the fault appends With
 	With   int    // index of the registration that it contradicts
 	// Finding is the code of the finding that the doctor reports; "" means that Register
@@ -32,6 +34,9 @@ func endpointFaults(all []Registration) (faults []Fault) {
 		case r.Endpoint == "":
 		case !taken:
 			first[r.Publisher()] = i
+		case all[by].Tenant == r.Tenant && TopicConflict(&r, &all[by]) != nil:
+			faults = append(faults, Fault{i, "instance_id", "names with @ make the topic " + strconv.Quote(r.Topic()) +
+				", which is that of other names too", by, ""})
 		case all[by].Key() != r.Key():
 			faults = append(faults, Fault{i, "endpoint", "several sources follow one publisher, which the server reports as " +
 				doctor.FindingRank + "; another is", by, doctor.FindingRank})

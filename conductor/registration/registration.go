@@ -259,6 +259,7 @@ func (r *Registration) Validate(anyEndpoint bool) []*invalid.FieldError {
 	r.normalizeLists(&bad)
 	r.normalizePolicies(&bad)
 	r.normalizeSequence(&bad)
+	checkTopic(r, &bad)
 	r.resolveProfile(&bad)
 	if !anyEndpoint && !r.IsPushed() && !r.IsApproximate() {
 		r.checkEndpoints(&bad)

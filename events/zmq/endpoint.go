@@ -97,6 +97,16 @@ func CheckReach(rules *reach.Rules, endpoint string) error {
 	return nil
 }
 
+// ListenAddress returns the address that a bound endpoint listens at: equal ones share a socket. It returns an endpoint that cannot be
+// bound as it is.
+func ListenAddress(endpoint string) string {
+	_, addr, err := splitBound(endpoint)
+	if err != nil {
+		return endpoint
+	}
+	return bindScheme + addr
+}
+
 // splitBound turns a bound endpoint into arguments of a listen.
 func splitBound(endpoint string) (network, addr string, err error) {
 	rest := strings.TrimPrefix(endpoint, bindScheme)

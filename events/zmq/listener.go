@@ -29,13 +29,19 @@ type listener struct {
 
 	mu     sync.Mutex
 	boxes  []*mailbox
-	topics map[string]map[int][]*mailbox // pod NUL model -> rank -> whose; replaced, never changed
-	holds  map[Claim]uint64              // claim -> the connection that holds it
+	topics map[string]map[int][]*mailbox // topic -> rank -> whose; replaced, never changed
+	holds  map[subject]uint64            // the connection that holds the claims with a subject
 	strays []stray                       // at most maxStrays, in no order
 }
 
+// subject is what tells the messages of a shared socket apart. Several claims may have the same one.
+type subject struct {
+	topic string
+	rank  int
+}
+
 func newListener(t Transport, rank func([]byte) (int, bool), addr string, ln net.Listener) *listener {
-	l := &listener{transport: t, rank: rank, addr: addr, ln: ln, holds: make(map[Claim]uint64)}
+	l := &listener{transport: t, rank: rank, addr: addr, ln: ln, holds: make(map[subject]uint64)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.tasks.Go(l.acceptPublishers)
 	return l
@@ -68,11 +74,12 @@ func (l *listener) removeMailbox(b *mailbox) bool {
 func (l *listener) indexTopics() {
 	topics := make(map[string]map[int][]*mailbox)
 	for _, b := range l.boxes {
-		key := b.claim.Pod + "\x00" + b.claim.Model
-		if topics[key] == nil {
-			topics[key] = make(map[int][]*mailbox)
+		ranks := topics[b.subject.topic]
+		if ranks == nil {
+			ranks = make(map[int][]*mailbox)
+			topics[b.subject.topic] = ranks
 		}
-		topics[key][b.claim.Rank] = append(topics[key][b.claim.Rank], b)
+		ranks[b.subject.rank] = append(ranks[b.subject.rank], b)
 	}
 	l.topics = topics
 }
@@ -120,7 +127,7 @@ func (l *listener) servePublisher(raw net.Conn, number uint64) {
 	}
 	defer c.Close()
 	var ended error
-	defer func() { l.releaseClaims(number, ended) }()
+	defer func() { l.releaseSubjects(number, ended) }()
 	for {
 		m, err := c.Recv()
 		if err != nil {
@@ -133,7 +140,7 @@ func (l *listener) servePublisher(raw net.Conn, number uint64) {
 		}
 		boxes := l.mailboxesOf(m, number, raw.RemoteAddr())
 		if len(boxes) > 0 {
-			if !l.holdClaim(boxes[0].claim, number) {
+			if !l.holdSubject(boxes[0].subject, number) {
 				for _, b := range boxes {
 					b.refusals.countRefusal(raw.RemoteAddr())
 				}
@@ -150,28 +157,28 @@ func (l *listener) servePublisher(raw net.Conn, number uint64) {
 	}
 }
 
-// holdClaim reports whether a connection holds a claim. It takes one that none holds.
-func (l *listener) holdClaim(c Claim, conn uint64) bool {
+// holdSubject reports whether a connection holds a subject. It takes one that none holds.
+func (l *listener) holdSubject(what subject, conn uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	holder, held := l.holds[c]
+	holder, held := l.holds[what]
 	if !held {
-		l.holds[c] = conn
+		l.holds[what] = conn
 	}
 	return !held || holder == conn
 }
 
-// releaseClaims ends what a connection holds that has ended because of why. The mailboxes learn of the end before another
-// connection can hold their claims.
-func (l *listener) releaseClaims(conn uint64, why error) {
+// releaseSubjects ends what a connection holds that has ended because of why. The mailboxes learn of the end before another
+// connection can hold them.
+func (l *listener) releaseSubjects(conn uint64, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, b := range l.boxes {
-		if l.holds[b.claim] == conn {
+		if l.holds[b.subject] == conn {
 			b.putEnd(conn, why)
 		}
 	}
-	maps.DeleteFunc(l.holds, func(_ Claim, holder uint64) bool { return holder == conn })
+	maps.DeleteFunc(l.holds, func(_ subject, holder uint64) bool { return holder == conn })
 }
 
 // mailboxesOf returns whose a message of a connection is, none if no source claims it. A message with a
@@ -182,7 +189,7 @@ func (l *listener) mailboxesOf(m payload.Message, conn uint64, from net.Addr) []
 	l.mu.Lock()
 	topics := l.topics
 	l.mu.Unlock()
-	ranks := ranksOf(topics, topic)
+	ranks := topics[string(topic)]
 	rank, named := 0, false
 	switch {
 	case m.Oversize > 0: // the rank stands behind the events
@@ -208,7 +215,7 @@ func (l *listener) heldRank(ranks map[int][]*mailbox, conn uint64) int {
 	found := NoRank
 	for rank, boxes := range ranks {
 		switch {
-		case len(ranks) > 1 && l.holds[boxes[0].claim] != conn:
+		case len(ranks) > 1 && l.holds[boxes[0].subject] != conn:
 		case found != NoRank:
 			return NoRank
 		default:
@@ -216,15 +223,6 @@ func (l *listener) heldRank(ranks map[int][]*mailbox, conn uint64) int {
 		}
 	}
 	return found
-}
-
-// ranksOf returns the mailboxes for a topic by rank, nil if no source claims it.
-func ranksOf(topics map[string]map[int][]*mailbox, topic []byte) map[int][]*mailbox {
-	pod, model, ok := parseTopic(topic)
-	if !ok {
-		return nil
-	}
-	return topics[string(append(append(append(make([]byte, 0, 128), pod...), 0), model...))]
 }
 
 // boxesOf returns the mailboxes for a rank. A message that names none is of rank 0, or of the only rank.
@@ -236,13 +234,6 @@ func boxesOf(ranks map[int][]*mailbox, rank int, named bool) []*mailbox {
 		return boxes
 	}
 	return nil
-}
-
-// parseTopic splits a topic kv@pod@model. It reports false if the topic is another one.
-func parseTopic(topic []byte) (pod, model []byte, ok bool) {
-	prefix, name, _ := bytes.Cut(topic, []byte{'@'})
-	pod, model, ok = bytes.Cut(name, []byte{'@'})
-	return pod, model, ok && string(prefix) == "kv"
 }
 
 // stray is a topic and rank that no source claims.
@@ -296,17 +287,13 @@ func (l *listener) listStrays() (all []Stray) {
 		endpoint = bindScheme + "tcp://*" + l.addr
 	}
 	for _, s := range l.strays {
-		if len(boxesOf(ranksOf(l.topics, []byte(s.topic)), max(s.rank, 0), s.rank != NoRank)) > 0 {
+		if len(boxesOf(l.topics[s.topic], max(s.rank, 0), s.rank != NoRank)) > 0 {
 			continue // its source was registered since
 		}
-		one := Stray{
+		all = append(all, Stray{
 			Endpoint: endpoint, Topic: s.topic, Rank: s.rank, From: s.from.String(),
 			Messages: s.messages, At: s.at, Claims: claims,
-		}
-		if pod, model, ok := parseTopic([]byte(s.topic)); ok {
-			one.Lacks = Claim{string(pod), string(model), max(s.rank, 0)}
-		}
-		all = append(all, one)
+		})
 	}
 	return all
 }

@@ -16,7 +16,7 @@ import (
 // to us: an endpoint "bind:tcp://*:5557". All sources of one such endpoint share
 // its listener, which lives while one of them does.
 //
-//	accept --> reader per connection --> deal: topic kv@pod@model, rank
+//	accept --> reader per connection --> deal: topic kv@Pod@Model, rank
 //	                                       |
 //	                    source A: mailbox <+> mailbox: source B
 //	                                |
@@ -44,10 +44,27 @@ type Sockets struct {
 
 // Claim says which messages of a shared socket are a source's: those of topic
 // kv@Pod@Model (engine-events 1.2) that carry the data-parallel rank. A message
-// that names no rank is of rank 0, or of the only rank claimed.
+// that names no rank is of rank 0, or of the only rank claimed. Topics are compared
+// as a whole, because pods and models may have an @ in their names. So several claims
+// can have one topic: then each of them gets its messages.
 type Claim struct {
 	Pod, Model string
 	Rank       int
+}
+
+// Topic returns the topic of the messages.
+func (c Claim) Topic() string { return "kv@" + c.Pod + "@" + c.Model }
+
+// ClaimsOf returns the claims whose topic a topic is, one for each @ at which it can be cut into a pod and a model;
+// none if it is not kv@Pod@Model.
+func ClaimsOf(topic string, rank int) (all []Claim) {
+	names, ok := strings.CutPrefix(topic, "kv@")
+	for i := 1; ok && i < len(names)-1; i++ {
+		if names[i] == '@' {
+			all = append(all, Claim{names[:i], names[i+1:], rank})
+		}
+	}
+	return all
 }
 
 const (
@@ -60,9 +77,9 @@ const (
 	mailboxLen   = 1024
 	mailboxBytes = 8 << 20
 	// maxStrays bounds the topics of one address that no source claims and that are remembered,
-	// maxStrayTopic the bytes of one.
+	// maxStrayTopic the bytes of one: no source has a longer topic, because names have at most 256 bytes.
 	maxStrays     = 16
-	maxStrayTopic = 256
+	maxStrayTopic = len("kv@@") + 2*256
 )
 
 // TransportFor returns the transport of one source. Rules say which endpoints it may have; nil is all.
@@ -204,12 +221,11 @@ const NoRank = -1
 // Stray is a topic and rank that publishers send to a shared socket and no source claims.
 type Stray struct {
 	Endpoint string // where it came, as a registration names it
-	Topic    string // as sent, of its first 256 bytes
+	Topic    string // as sent, of its first 516 bytes
 	Rank     int    // that the batches name, NoRank for none
 	From     string // address of the publisher that sent the last message
 	Messages uint64
 	At       time.Time // of the last message
-	Lacks    Claim     // what would take the messages; the zero value if the topic is not kv@pod@model
 	Claims   []Claim   // of all sources with the endpoint; shared, not to be changed
 }
 
@@ -230,6 +246,7 @@ func (s *Sockets) ListStrays() (messages uint64, all []Stray) {
 type mailbox struct {
 	ctx      context.Context // ends with the claim
 	claim    Claim
+	subject  subject       // of the claim
 	news     chan struct{} // capacity 1: something arrived
 	refusals *refusals     // of the source
 
@@ -242,7 +259,7 @@ type mailbox struct {
 }
 
 func newMailbox(ctx context.Context, c Claim, m *payload.Memory) *mailbox {
-	b := &mailbox{ctx: ctx, claim: c, news: make(chan struct{}, 1), share: m.LiveShare()}
+	b := &mailbox{ctx: ctx, claim: c, subject: subject{c.Topic(), c.Rank}, news: make(chan struct{}, 1), share: m.LiveShare()}
 	b.room.L = &b.mu
 	return b
 }
@@ -380,4 +397,4 @@ func (l *mailboxSubscription) Close() error {
 }
 
 // String is the topic and rank claimed.
-func (c Claim) String() string { return fmt.Sprintf("kv@%s@%s rank %d", c.Pod, c.Model, c.Rank) }
+func (c Claim) String() string { return fmt.Sprintf("%s rank %d", c.Topic(), c.Rank) }

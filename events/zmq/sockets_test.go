@@ -99,13 +99,15 @@ func TestSocketsDealOut(t *testing.T) {
 		return opened
 	}
 	a0, a1, b := open(Claim{"a", "m@1", 0}), open(Claim{"a", "m@1", 1}), open(Claim{"b", "m@1", 3})
-	claimed(t, s, address, 3)
+	at, deep := open(Claim{"p@3", "m", 0}), open(Claim{"p@10.0.0.1", "org/m@main", 0}) // instances that have an @ too
+	claimed(t, s, address, 5)
 	pub := connect(t, address)
 	seq := strings.Repeat("\x00", 8)
 	for _, m := range [][]string{
 		{"kv@c@m@1", seq, "0"}, {"kv@a@m", seq, "0"}, {"", seq, "0"}, {"kv@a", seq, "0"}, {"kx@a@m@1", seq, "0"}, // without a claim
 		{"kv@a@m@1", seq, "x0"}, {"kv@a@m@1\x00epoch=7", seq, "x1"}, {"kv@b@m@1", seq, "x"}, // no rank, one claim
-		{"kv@a@m@1", seq, "2"},                             // a rank that no source claims
+		{"kv@a@m@1", seq, "2"}, // a rank that no source claims
+		{"kv@p@3@m", seq, "at0"}, {"kv@p@10.0.0.1@org/m@main", seq, "deep0"},
 		{"kv@a@m@1", seq, "x"}, {"kv@a@m@1", "two frames"}, // no rank among several: rank 0
 	} {
 		send(t, pub, m...)
@@ -122,6 +124,8 @@ func TestSocketsDealOut(t *testing.T) {
 	f(sub, "two frames")
 	f(<-a1, "epoch=7")
 	f(<-b, "kv@b")
+	f(<-at, "at0")
+	f(<-deep, "deep0")
 	n, strays := s.ListStrays()
 	if n != 6 || len(strays) != 6 {
 		t.Errorf("%d messages without a source, topics %+v", n, strays)
@@ -133,7 +137,7 @@ func TestSocketsDealOut(t *testing.T) {
 		}
 		if stray.Rank != want || !strings.Contains(at, stray.Topic) || stray.Endpoint != endpoint ||
 			!strings.HasPrefix(stray.From, "127.0.0.1:") ||
-			stray.Messages != 1 || stray.At.IsZero() || len(stray.Claims) != 3 {
+			stray.Messages != 1 || stray.At.IsZero() || len(stray.Claims) != 5 {
 			t.Errorf("a topic without a source is %+v", stray)
 		}
 	}
@@ -162,7 +166,7 @@ func TestStraysBounded(t *testing.T) {
 	find := func() (total int, found Stray) {
 		_, all := s.ListStrays()
 		for _, one := range all {
-			if len(one.Topic) > 256 {
+			if len(one.Topic) > maxStrayTopic {
 				t.Errorf("a topic of %d bytes is kept", len(one.Topic))
 			}
 			if one.Topic == "kv@10.0.0.1@m" {
@@ -400,7 +404,7 @@ func TestSharedConnectionIsThrottled(t *testing.T) {
 	receive(t, <-other)
 	<-slow
 	l := s.listeners[address]
-	box := l.topics["slow\x00m"][0][0]
+	box := l.topics["kv@slow@m"][0][0]
 	until(t, "the mailbox is full", func() bool {
 		box.mu.Lock()
 		defer box.mu.Unlock()
