@@ -26,35 +26,42 @@ import (
 // numbers.
 func TestSummary(t *testing.T) {
 	type some struct {
-		state stream.State
-		n     int
+		state  stream.State
+		n      int
+		erring bool
 	}
 	f := func(want string, severity doctor.Severity, all ...some) {
 		t.Helper()
 		r := status.Readiness{}
 		for _, s := range all {
 			for range s.n {
-				r.Count(true, status.SourceState{Key: registration.Key{Tenant: "ann"}, State: s.state})
+				r.Count(true, status.SourceState{Key: registration.Key{Tenant: "ann"}, State: s.state, Erring: s.erring})
 			}
 		}
 		if got, how := r.Summary(nil, false); got != want || how != severity {
 			t.Errorf("%v: %q, %s; want %q, %s", all, got, how, want, severity)
 		}
 	}
-	f("no source is registered", doctor.Warning)
-	f("13 of 13 sources are stale", doctor.Error, some{stream.Stale, 13})
-	f("1 source is stale", doctor.Error, some{stream.Stale, 1})
-	f("1 of 13 sources is failed", doctor.Warning, some{stream.Failed, 1}, some{stream.Synced, 12})
-	f("2 of 13 sources are stale, 1 is replaying", doctor.Warning, some{stream.Replaying, 1}, some{stream.Synced, 10},
-		some{stream.Stale, 2})
-	f("1 of 2 sources is partial, 1 is connecting", doctor.Warning, some{stream.Connecting, 1}, some{stream.Partial, 1})
-	f("1 of 13 sources is partial", doctor.OK, some{stream.Partial, 1}, some{stream.Synced, 12})
-	f("3 of 3 sources are connecting", doctor.Warning, some{stream.Connecting, 3})
-	f("2 of 3 sources are stale, 1 is paused", doctor.Error, some{stream.Paused, 1}, some{stream.Stale, 2})
-	f("2 of 3 sources are paused", doctor.Warning, some{stream.Paused, 2}, some{stream.Approximate, 1})
-	f("13 sources are synced", doctor.OK, some{stream.Synced, 13})
-	f("1 source is synced", doctor.OK, some{stream.Synced, 1})
-	f("2 sources are approximate, 11 are synced", doctor.OK, some{stream.Synced, 11}, some{stream.Approximate, 2})
+	f("no source is registered", doctor.Error)
+	f("13 of 13 sources are stale", doctor.Error, some{stream.Stale, 13, false})
+	f("1 source is stale", doctor.Error, some{stream.Stale, 1, false})
+	f("1 of 13 sources is failed", doctor.Error, some{stream.Failed, 1, false}, some{stream.Synced, 12, false})
+	f("2 of 13 sources are stale, 1 is replaying", doctor.Error, some{stream.Replaying, 1, false}, some{stream.Synced, 10, false},
+		some{stream.Stale, 2, false})
+	f("1 of 2 sources is partial, 1 is connecting", doctor.Warning, some{stream.Connecting, 1, false}, some{stream.Partial, 1, false})
+	f("1 of 13 sources is partial", doctor.OK, some{stream.Partial, 1, false}, some{stream.Synced, 12, false})
+	f("3 of 3 sources are connecting", doctor.Warning, some{stream.Connecting, 3, false})
+	f("2 of 3 sources are stale, 1 is paused", doctor.Error, some{stream.Paused, 1, false}, some{stream.Stale, 2, false})
+	f("2 of 3 sources are paused", doctor.Warning, some{stream.Paused, 2, false}, some{stream.Approximate, 1, false})
+	f("13 sources are synced", doctor.OK, some{stream.Synced, 13, false})
+	f("1 source is synced", doctor.OK, some{stream.Synced, 1, false})
+	f("2 sources are approximate, 11 are synced", doctor.OK, some{stream.Synced, 11, false}, some{stream.Approximate, 2, false})
+
+	f("1 source has an error finding", doctor.Error, some{stream.Synced, 1, true})
+	f("2 of 3 sources have error findings", doctor.Error, some{stream.Synced, 2, true}, some{stream.Approximate, 1, false})
+	f("1 of 4 sources is stale, 2 have error findings", doctor.Error, some{stream.Synced, 1, true},
+		some{stream.Stale, 1, true}, some{stream.Partial, 1, true}, some{stream.Synced, 1, false})
+	f("1 of 2 sources is partial", doctor.OK, some{stream.Partial, 1, false}, some{stream.Synced, 1, false})
 
 	r := status.Readiness{MinSynced: 3}
 	r.Count(false, status.SourceState{Key: registration.Key{Tenant: "ann"}, State: stream.Synced})
@@ -67,7 +74,7 @@ func TestSummary(t *testing.T) {
 	}
 	says(nil, false, "1 of 2 sources is stale, 3 must be synced", doctor.Error)
 	says(scope.Tenants{"ann"}, false, "1 source is synced", doctor.OK)
-	says(scope.Tenants{"eve"}, false, "no source is registered", doctor.Warning)
+	says(scope.Tenants{"eve"}, false, "no source is registered", doctor.Error)
 	says(nil, true, "draining", doctor.Warning)
 	r.Recovering = true
 	says(nil, false, "recovering: nothing that engines send is applied yet", doctor.Warning)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/events/reach"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/spelling"
 )
 
 // advice is one thing that an operator should look at.
@@ -29,35 +31,18 @@ type advice struct {
 	Runbook  string          `json:"runbook"` // URL of a page that the server has
 }
 
-// guide is the severity of advice that no finding gives, and the page about it.
-type guide struct {
-	severity doctor.Severity
-	page     string
+// pages has the pages about what is no finding, by code. A finding has its section in docs/findings.md.
+var pages = map[string]string{
+	"failed":     "alerts#conductorsourcesfailed",
+	"partial":    "states#reasons-of-partial",
+	"connecting": "alerts#conductorsourcesconnecting",
+	"paused":     "states",
+	"replaying":  "states",
 }
 
-// guides has the advice of this command by code: about the server, targets of discovery, and states of sources.
-var guides = map[string]guide{
-	"not_ready":       {doctor.Error, "findings#not_ready"},
-	"no_sources":      {doctor.Error, "findings#no_sources"},
-	"memory_bound":    {doctor.Error, "findings#memory_bound"},
-	"discovery":       {doctor.Error, "findings#discovery"},
-	"unclaimed":       {doctor.Error, "findings#unclaimed"},
-	"unclaimed_topic": {doctor.Warning, "findings#unclaimed_topic"},
-	"failed":          {doctor.Error, "alerts#conductorsourcesfailed"},
-	"stale":           {doctor.Error, "findings#stale"},
-	"partial":         {doctor.Warning, "states#reasons-of-partial"},
-	"connecting":      {doctor.Warning, "alerts#conductorsourcesconnecting"},
-	"paused":          {doctor.Warning, "states"},
-	"replaying":       {doctor.Info, "states"},
-}
-
-// newAdvice returns advice that guides has, or that a finding gives.
+// newAdvice returns advice about a finding, a state of a source, or what belongs to no source.
 func newAdvice(base, source, code, text string) advice {
-	g, known := guides[code]
-	if !known {
-		g = guide{doctor.SeverityOf(code), "findings#" + code}
-	}
-	return advice{source, code, g.severity, text, base + "/docs/" + g.page}
+	return advice{source, code, doctor.SeverityOf(code), text, base + "/docs/" + cmp.Or(pages[code], "findings#"+code)}
 }
 
 // adviceOfState says what to do about sources in a state.
@@ -121,7 +106,8 @@ func doctorCommand() *cobra.Command {
 		Long: `Asks a server for its sources, their findings and its readiness, and prints what an
 operator should do about each, the most urgent first. For instances that routers report
 prompts for, it also says how many of the expected tokens the engine confirmed. Sources
-with the same finding are one entry, with the message of the first; --all lists each.
+with the same advice are one entry; of many with different sentences under one code it
+shows the first few. --all lists each.
 
 The exit status is 1 if something is of severity error, so that an operator must act,
 and 0 if there are warnings alone, or nothing.
@@ -161,6 +147,23 @@ tokens is the field Expected of "conductor services --json" and of GET /services
 	return cmd
 }
 
+// adviceOn says what to do about a source because of its state.
+func adviceOn(s *client.Service, unclaimed []topicRow) string {
+	text := cmp.Or(adviceOfReason[s.Reason], adviceOfState[s.State], "the source is not synced")
+	for _, f := range s.Findings {
+		if f.Code == s.State {
+			text = f.Message
+		}
+	}
+	if strings.HasPrefix(s.Endpoint, "bind:") {
+		text = cmp.Or(adviceOnBound(s, unclaimed), text)
+	}
+	if why := cmp.Or(s.LastError, s.Reason); why != "" {
+		text += " (" + why + ")"
+	}
+	return text
+}
+
 // examine asks a server how it is. expected has a line for each instance that routers report prompts for.
 func examine(ctx context.Context, server *cli.Client) (_ []advice, expected string, _ error) {
 	all := []advice{}
@@ -192,14 +195,7 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 	for _, s := range services.Services {
 		key := fmt.Sprintf("%s|%s|%d", s.InstanceID, s.TenantID, s.DPRank)
 		if !stream.State(s.State).Ready() {
-			text := cmp.Or(adviceOfReason[s.Reason], adviceOfState[s.State], "the source is not synced")
-			if strings.HasPrefix(s.Endpoint, "bind:") {
-				text = cmp.Or(adviceOnBound(&s, services.Unclaimed), text)
-			}
-			if why := cmp.Or(s.LastError, s.Reason); why != "" {
-				text += " (" + why + ")"
-			}
-			all = append(all, advise(key, s.State, text))
+			all = append(all, advise(key, s.State, adviceOn(&s, services.Unclaimed)))
 		}
 		for _, f := range s.Findings {
 			if f.Code != s.State && f.Code != doctor.FindingLearned { // the state has its advice
@@ -212,14 +208,21 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 		return nil, "", err
 	}
 	var ready struct {
-		Index struct{ Full bool } `json:"index"`
+		Summary  string
+		Severity doctor.Severity `json:"summary_severity"`
+		Index    struct{ Full bool }
 	}
 	if json.Unmarshal(body, &ready) == nil && ready.Index.Full {
 		all = append(all, advise("", "memory_bound",
 			"index.max_bytes_total is reached and new blocks are refused: raise it, or add a replica"))
 	}
 	if status != http.StatusOK {
-		all = append(all, advise("", "not_ready", "routers should not rely on the answers yet: see conductor health --ready"))
+		a := advise("", "not_ready", "routers should not rely on the answers yet: "+
+			cmp.Or(ready.Summary, "/ready answers "+strconv.Itoa(status))+"; conductor health --ready says what it waits for")
+		if ready.Severity == doctor.Error {
+			a.Severity = doctor.Error
+		}
+		all = append(all, a)
 	}
 	told := make(map[string]bool)
 	for _, s := range services.Services {
@@ -231,32 +234,72 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 	return all, expected, nil
 }
 
-// shownSources is how many sources of an entry are named.
-const shownSources = 3
+const (
+	// shownSources is how many sources of an entry are named.
+	shownSources = 3
+	// shownTexts is how many different sentences are shown under one code.
+	shownTexts = 3
+)
 
-// printAdvice prints advice that is sorted by code. Sources with the same code are one entry, unless each is set.
-// What no source takes is always listed, because its text says what to register.
+// printAdvice prints advice that is sorted by code. Sources with the same advice are one entry; of sources with
+// different sentences under one code the first few are shown, unless each is set. What belongs to no source is always listed,
+// because its text says what to register.
 func printAdvice(out io.Writer, all []advice, each bool) {
 	if len(all) == 0 {
 		fmt.Fprintln(out, "nothing to do")
 	}
 	for len(all) > 0 {
 		n := 1
-		for !each && all[0].Source != "" && all[0].Code != "unclaimed" && n < len(all) && all[n].Code == all[0].Code {
+		for n < len(all) && all[n].Code == all[0].Code {
 			n++
 		}
-		var who []string
-		for _, a := range all[:n] {
-			who = append(who, cmp.Or(a.Source, "server"))
-		}
-		names := strings.Join(who[:min(n, shownSources)], ", ")
-		if n > shownSources {
-			names += fmt.Sprintf(" and %d more", n-shownSources)
-		}
-		if n > 1 {
-			names = fmt.Sprintf("%d sources, %s", n, names)
-		}
-		cli.Fprintf(out, "%s %s: %s\n  %s\n  %s\n", all[0].Severity, all[0].Code, names, all[0].Text, all[0].Runbook)
+		ofCode := all[:n]
 		all = all[n:]
+		if each || ofCode[0].Source == "" || ofCode[0].Code == "unclaimed" {
+			for i := range ofCode {
+				printEntry(out, ofCode[i:i+1])
+			}
+			continue
+		}
+		entries := sameText(ofCode)
+		for _, entry := range entries[:min(len(entries), shownTexts)] {
+			printEntry(out, entry)
+			n -= len(entry)
+		}
+		if n > 0 {
+			cli.Fprintf(out, "%s %s: %d more %s, with other sentences: conductor doctor --all lists them\n", ofCode[0].Severity,
+				ofCode[0].Code, n, spelling.Agree(n, "source", "sources"))
+		}
 	}
+}
+
+// sameText splits advice of one code by its text, in the order of the first source of each, the largest part first.
+func sameText(all []advice) (parts [][]advice) {
+	at := make(map[string]int)
+	for _, a := range all {
+		i, known := at[a.Text]
+		if !known {
+			i = len(parts)
+			at[a.Text], parts = i, append(parts, nil)
+		}
+		parts[i] = append(parts[i], a)
+	}
+	slices.SortStableFunc(parts, func(a, b []advice) int { return len(b) - len(a) })
+	return parts
+}
+
+// printEntry prints the advice that some sources have in common.
+func printEntry(out io.Writer, all []advice) {
+	var who []string
+	for _, a := range all[:min(len(all), shownSources)] {
+		who = append(who, cmp.Or(a.Source, "server"))
+	}
+	names := strings.Join(who, ", ")
+	if n := len(all); n > shownSources {
+		names += fmt.Sprintf(" and %d more", n-shownSources)
+	}
+	if len(all) > 1 {
+		names = fmt.Sprintf("%d sources, %s", len(all), names)
+	}
+	cli.Fprintf(out, "%s %s: %s\n  %s\n  %s\n", all[0].Severity, all[0].Code, names, all[0].Text, all[0].Runbook)
 }

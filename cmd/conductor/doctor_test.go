@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,12 +13,17 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// TestDoctorGroupsSources requires that equal findings are one entry, and that --all lists each.
+// TestDoctorGroupsSources requires that sources with one sentence are one entry, that no source is under another one's sentence,
+// and that --all lists each.
 func TestDoctorGroupsSources(t *testing.T) {
 	t.Parallel()
 	var all []advice
-	for i := range 5 {
-		all = append(all, newAdvice("http://s", fmt.Sprintf("e%d|default|0", i), "stale", fmt.Sprint("text ", i)))
+	for i := range 12 {
+		text := "there has never been a connection"
+		if i%2 == 1 {
+			text = fmt.Sprint("no connection since ", i)
+		}
+		all = append(all, newAdvice("http://s", fmt.Sprintf("e%d|default|0", i), "stale", text))
 	}
 	all = append(all, newAdvice("http://s", "", "unclaimed_topic", "one"), newAdvice("http://s", "", "unclaimed_topic", "two"),
 		newAdvice("http://s", "e0|default|0", doctor.FindingSilent, "three"))
@@ -28,9 +35,16 @@ func TestDoctorGroupsSources(t *testing.T) {
 			t.Errorf("%s, want %s", out.String(), want)
 		}
 	}
-	f(false, `error stale: 5 sources, e0|default|0, e1|default|0, e2|default|0 and 2 more
-  text 0
+	f(false, `error stale: 6 sources, e0|default|0, e2|default|0, e4|default|0 and 3 more
+  there has never been a connection
   http://s/docs/findings#stale
+error stale: e1|default|0
+  no connection since 1
+  http://s/docs/findings#stale
+error stale: e3|default|0
+  no connection since 3
+  http://s/docs/findings#stale
+error stale: 4 more sources, with other sentences: conductor doctor --all lists them
 warning unclaimed_topic: server
   one
   http://s/docs/findings#unclaimed_topic
@@ -41,14 +55,17 @@ warning silent: e0|default|0
   three
   http://s/docs/findings#silent
 `)
-	f(true, "error stale: e0|default|0\n  text 0\n  http://s/docs/findings#stale\nerror stale: e1|default|0\n  text 1\n")
+	f(true, "error stale: e0|default|0\n  there has never been a connection\n  http://s/docs/findings#stale\nerror stale: e1|default|0\n"+
+		"  no connection since 1\n")
 }
 
 // TestDoctorLeadsToPages requires that the page and heading that advice leads to exist, and that runbooks give its severity.
 func TestDoctorLeadsToPages(t *testing.T) {
 	t.Parallel()
-	for code, g := range guides {
-		name, anchor, _ := strings.Cut(g.page, "#")
+	codes := []string{"no_sources", "not_ready", "memory_bound", "discovery", "unclaimed", "unclaimed_topic", "stale"}
+	for _, code := range slices.AppendSeq(codes, maps.Keys(pages)) {
+		a := newAdvice("", "", code, "")
+		name, anchor, _ := strings.Cut(strings.TrimPrefix(a.Runbook, "/docs/"), "#")
 		text, err := os.ReadFile(filepath.Join(repository, "docs", name+".md"))
 		must.Succeed(t, err)
 		found := anchor == ""
@@ -61,8 +78,8 @@ func TestDoctorLeadsToPages(t *testing.T) {
 			t.Errorf("%s: docs/%s.md has no heading %s", code, name, anchor)
 		}
 		if told := fmt.Sprintf("\n### %s\n\nSeverity: ", code); strings.Contains(string(text), told) &&
-			!strings.Contains(string(text), told+string(g.severity)+".\n") {
-			t.Errorf("%s: docs/%s.md gives it another severity than %s", code, name, g.severity)
+			!strings.Contains(string(text), told+string(a.Severity)+".\n") {
+			t.Errorf("%s: docs/%s.md gives it another severity than %s", code, name, a.Severity)
 		}
 	}
 }

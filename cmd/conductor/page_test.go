@@ -375,7 +375,7 @@ func testPageDead(t *testing.T, browser context.Context) {
 			fmt.Sprintf(`%s.dataset.level === %q && %[1]s.firstChild.innerText === %[3]q && %[4]s.innerText === %[3]q && `+
 				`%[4]s.dataset.level === %[2]q`, banner, level, text, pill))
 	}
-	says("warn", "No source is registered")
+	says("bad", "No source is registered")
 	for _, e := range []*ruledEngine{one, two} {
 		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":%q,"dp_rank":0,`+
 			`"block_size":16}`, e.pub.Addr(), e.name), 200)
@@ -383,7 +383,7 @@ func testPageDead(t *testing.T, browser context.Context) {
 	}
 	page.await("the page does not calm down", banner+`.hidden && `+pill+`.innerText === "Ready"`)
 	one.pub.Close()
-	says("warn", "1 of 2 sources is stale")
+	says("bad", "1 of 2 sources is stale")
 	two.pub.Close()
 	says("bad", "2 of 2 sources are stale")
 	const cached = `[...document.querySelectorAll(".tile")].find((tile) => tile.innerText.startsWith("Cached"))`

@@ -23,6 +23,7 @@ import (
 
 	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/spelling"
@@ -38,6 +39,11 @@ type changedRank struct {
 	Result   string `json:"result"` // registered, unregistered, refused, or not asked
 	State    string `json:"state,omitempty"`
 	Reason   string `json:"reason,omitempty"` // of the state, or of the refusal
+	// Findings of severity error: answers about the rank are wrong, or lack something.
+	Findings []client.ServiceFinding `json:"findings,omitempty"`
+
+	advice string // what to do about the state, "" if it is synced
+	empty  bool   // the rank is synced and has announced nothing
 }
 
 const (
@@ -53,7 +59,32 @@ func (r *changedRank) stateText() string {
 	if r.Reason != "" {
 		text += ": " + r.Reason
 	}
+	for _, f := range r.Findings {
+		text += ", " + f.Code
+	}
 	return text
+}
+
+// fault says in one sentence what is wrong with a rank that is registered, and what to do; "" if nothing is.
+func (r *changedRank) fault() string {
+	if len(r.Findings) > 0 {
+		return r.Findings[0].Message
+	}
+	return r.advice
+}
+
+// readState sets what the row of a source says of the rank.
+func (r *changedRank) readState(s *client.Service, unclaimed []topicRow) {
+	r.State, r.Reason, r.advice, r.Findings = s.State, cmp.Or(s.Reason, s.LastError), "", nil
+	if !stream.State(s.State).Ready() {
+		r.advice = adviceOn(s, unclaimed)
+	}
+	for _, f := range s.Findings {
+		if f.Severity == string(doctor.Error) && f.Code != s.State {
+			r.Findings = append(r.Findings, f)
+		}
+	}
+	r.empty = r.advice == "" && len(r.Findings) == 0 && s.Blocks == 0 && s.Events != registration.EventsNone
 }
 
 // registerFlags are the flags of register.
@@ -93,7 +124,7 @@ as text otherwise: --set ttl=10m, --set 'aliases=["a","b"]'.
 Ranks that are registered already stay as they are, so you can repeat the command after a failure.
 A registration over HTTP lives as long as the server does, unless the server keeps
 snapshots or shares a store with others. The exit status is 1 if a rank was refused or,
-with --wait, is not synced in time.`,
+with --wait, is not synced in time or has a finding of severity error.`,
 		Example: "  conductor register http://engine:8000\n" +
 			"  conductor register http://engine:8000 --instance prefill-1 --wait\n" +
 			"  conductor register tcp://10.0.0.1:5557 --instance prefill-1 --model deepseek --block-size 16 --ranks 8 --replay-port 6557 " +
@@ -114,7 +145,7 @@ with --wait, is not synced in time.`,
 	fs.StringVar(&f.salt, "salt", "", "salt that the engine adds to all its prompts")
 	fs.BoolVar(&f.replace, "replace", false, "take the place of a registration of the same name that differs")
 	fs.StringArrayVar(&f.set, "set", nil, "`field=value` of POST /register; may be given again")
-	fs.BoolVar(&f.wait, "wait", false, "wait until all ranks are synced")
+	fs.BoolVar(&f.wait, "wait", false, "wait until all ranks are synced, and say what is wrong with them")
 	fs.DurationVar(&f.timeout, "timeout", time.Minute, "how long --wait waits")
 	fs.BoolVar(&f.asJSON, "json", false, "print what became of each rank as a JSON array")
 	cmd.MarkFlagsMutuallyExclusive("replay-port", "replay-endpoint")
@@ -427,8 +458,9 @@ func (r *registering) readStates(ctx context.Context) (fault string, err error) 
 		r.ranks = nil
 		for _, s := range all.Services {
 			if s.TenantID == r.tenant && registration.IsInstanceOf(s.InstanceID, r.instance) {
-				r.ranks = append(r.ranks, changedRank{s.InstanceID, s.TenantID, s.DPRank, s.Endpoint, s.ReplayEndpoint, resultRegistered,
-					s.State, s.Reason})
+				r.ranks = append(r.ranks, changedRank{Instance: s.InstanceID, Tenant: s.TenantID, Rank: s.DPRank, Endpoint: s.Endpoint,
+					Replay: s.ReplayEndpoint, Result: resultRegistered})
+				r.ranks[len(r.ranks)-1].readState(&s, all.Unclaimed)
 			}
 		}
 		return fault, nil
@@ -438,7 +470,7 @@ func (r *registering) readStates(ctx context.Context) (fault string, err error) 
 			return s.InstanceID == r.instance && s.TenantID == r.tenant && s.DPRank == r.ranks[i].Rank
 		})
 		if at >= 0 {
-			r.ranks[i].State, r.ranks[i].Reason = all.Services[at].State, cmp.Or(all.Services[at].Reason, all.Services[at].LastError)
+			r.ranks[i].readState(&all.Services[at], all.Unclaimed)
 		} else if learning[r.ranks[i].Rank] {
 			r.ranks[i].State, r.ranks[i].Reason = "waiting", fault // fault is empty until the first attempt has failed
 		}
@@ -462,18 +494,34 @@ func (r *registering) followError(wait, late bool, fault string, timeout time.Du
 		return nil
 	}
 	var bad []string
-	for _, c := range r.ranks {
-		if !stream.State(c.State).Ready() {
+	var text string
+	for i := range r.ranks {
+		c := &r.ranks[i]
+		switch fault := c.fault(); {
+		case fault != "" || !stream.State(c.State).Ready():
 			bad = append(bad, strconv.Itoa(c.Rank))
+			if text = cmp.Or(text, fault, c.Reason); len(r.ranks) > 1 && len(bad) == 1 {
+				text = fmt.Sprintf("rank %d: %s", c.Rank, text)
+			}
+		case c.empty && len(bad) == 0:
+			text = cmp.Or(text, "nothing has been announced yet")
 		}
 	}
-	switch {
-	case len(bad) == 0:
+	if len(bad) == 0 {
+		if text != "" {
+			cli.Fprintln(r.errs, "synced, and "+text+`: whether the events fit the registration shows with the first of them `+
+				`("conductor doctor")`)
+		}
 		return nil
-	case late:
-		return fmt.Errorf("%w; --wait gave up after %s (--timeout)", rankError(r.ranks, bad, "not synced"), timeout)
 	}
-	return rankError(r.ranks, bad, "not synced")
+	err := fmt.Errorf("%s is not healthy: %s", r.instance, text)
+	if len(r.ranks) > 1 {
+		err = fmt.Errorf("%d of %d ranks of %s are not healthy: %s; %s", len(bad), len(r.ranks), r.instance, strings.Join(bad, ", "), text)
+	}
+	if late {
+		return fmt.Errorf("%w; --wait gave up after %s (--timeout)", err, timeout)
+	}
+	return err
 }
 
 // progressText returns how many ranks are in which state, as text.

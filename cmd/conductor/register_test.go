@@ -103,7 +103,6 @@ func TestRegisterCommand(t *testing.T) {
 	out := run(cli.ExitFine, "", register...)
 	if !slices.Equal(strings.Fields(out), strings.Fields(`INSTANCE TENANT RANK ENDPOINT REPLAY STATE
 		a default 0 tcp://127.0.0.1:1 tcp://127.0.0.1:11 connecting
-		// the reason, once the first attempt has failed
 		a default 1 tcp://127.0.0.1:2 tcp://127.0.0.1:12 connecting`)) && !strings.Contains(out, "refused") {
 		t.Errorf("registered: %s", out)
 	}
@@ -120,7 +119,7 @@ func TestRegisterCommand(t *testing.T) {
 	}
 	run(cli.ExitError, "refused: ", append(register, "--block-size", "32")...)
 	run(cli.ExitFine, "unknown field blok", append(register, "--block-size", "32", "--replace", "--set", "blok=1")...)
-	run(cli.ExitError, "2 of 2 ranks of a are not synced: 0, 1; --wait gave up after 300ms",
+	run(cli.ExitError, "2 of 2 ranks of a are not healthy: 0, 1; rank 0: ",
 		append(register, "--block-size", "32", "--wait", "--timeout", "300ms")...)
 
 	run(cli.ExitError, `no instance "prefil" is registered; did you mean "prefill"?`, "unregister", "prefil")
@@ -157,6 +156,35 @@ func TestRegisterCommand(t *testing.T) {
 	if status != cli.ExitError || errs != "conductor: no server listens at 127.0.0.1:1: start one with conductor serve, or name it with "+
 		"--server\n" {
 		t.Errorf("no server: %d %s", status, errs)
+	}
+}
+
+// TestWaitTellsErrors registers an engine with a wrong block size: it is synced, and --wait, doctor, services and /ready say
+// what is wrong, and what to do.
+func TestWaitTellsErrors(t *testing.T) {
+	t.Parallel()
+	p, e := serveProcess(t, ""), newRuledEngine(t, "a", 0)
+	const remedy = "registered is 16: they cannot be indexed; register block_size 12"
+	run := func(status int, want string, args ...string) {
+		t.Helper()
+		if got, out, errs := runCLI(append(args, "--server", p.url)...); got != status || !strings.Contains(out+errs, want) {
+			t.Errorf("%v: %d\n%s%s\nwant %d %q", args, got, out, errs, status, want)
+		}
+	}
+	register := []string{"register", "tcp://" + e.pub.Addr().String(), "--instance", "a", "--model", "m", "--type", "vLLM",
+		"--block-size", "16"}
+	run(cli.ExitFine, "", register...)
+	for i := range 8 {
+		e.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil,
+			"token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
+	}
+	e.settled(p)
+	run(cli.ExitError, "a is not healthy: events announce blocks of 12 tokens, "+remedy, append(register, "--wait")...)
+	run(cli.ExitError, remedy, "doctor")
+	run(cli.ExitFine, remedy, "services")
+	if status, body := get(p.url + "/ready"); status != 200 ||
+		!strings.HasPrefix(body, `{"summary":"1 source has an error finding","summary_severity":"error","ready":true`) {
+		t.Errorf("/ready: %d %s", status, body)
 	}
 }
 

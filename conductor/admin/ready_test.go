@@ -51,5 +51,5 @@ func TestReadyBeginsWithSummary(t *testing.T) {
 	leaves = true
 	f("draining", "warning")
 	leaves = false
-	f("no source is registered", "warning")
+	f("no source is registered", "error")
 }

@@ -158,6 +158,18 @@ func (f *Findings) Has(code string) bool {
 	return has
 }
 
+// HasError reports whether a finding is of severity Error.
+func (f *Findings) HasError() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for code := range f.current {
+		if SeverityOf(code) == Error {
+			return true
+		}
+	}
+	return false
+}
+
 // Withdraw removes the finding of a code.
 func (f *Findings) Withdraw(code string) {
 	f.mu.Lock()

@@ -21,8 +21,8 @@ func CompareSeverity(a, b Severity) int {
 	return slices.Index(severities, a) - slices.Index(severities, b)
 }
 
-// severityOf is the severity of each code. A fault of the publisher that Conductor works around is a
-// warning, and so is a loss that leaves most blocks of the source in the answers.
+// severityOf is the severity of each code: of the findings about sources first. A fault of the publisher that Conductor
+// works around is a warning, and so is a loss that leaves most blocks of the source in the answers.
 var severityOf = map[string]Severity{
 	FindingBlockSize:      Error,
 	FindingContext:        Error,
@@ -60,9 +60,27 @@ var severityOf = map[string]Severity{
 	FindingStreams:        Info, // a publisher that keeps order loses nothing
 	FindingSeed:           Info, // it matters only where blocks come without tokens
 	FindingLearned:        Info,
+
+	// States of sources; that of a stale one is a finding too.
+	"failed":      Error,
+	"partial":     Warning,
+	"paused":      Warning,
+	"connecting":  Info, // it is stale soon, if that lasts
+	"replaying":   Info,
+	"synced":      OK,
+	"approximate": OK,
+
+	// What belongs to no source.
+	"no_sources":      Error,
+	"not_ready":       Warning, // error, if the summary of /ready says so
+	"memory_bound":    Error,
+	"discovery":       Error,
+	"unclaimed":       Error,
+	"unclaimed_topic": Warning,
 }
 
-// SeverityOf returns the severity of a code. A code that is not known is of a newer server, and a warning.
+// SeverityOf returns the severity of a finding by its code, of a state of sources, or of what belongs to no source. A code
+// that is not known is of a newer server, and a warning.
 func SeverityOf(code string) Severity {
 	if s, known := severityOf[code]; known {
 		return s

@@ -373,7 +373,8 @@ func (c *Sources) Follows(key registration.Key) bool {
 // State returns the state of the source.
 func (s *Source) State() status.SourceState {
 	st := s.feed.Status()
-	return status.SourceState{Key: s.Registration.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError}
+	return status.SourceState{Key: s.Registration.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError,
+		Erring: s.doctor.Findings.HasError()}
 }
 
 // BatchWatcher sees applied batches, as a Watcher does.

@@ -110,7 +110,7 @@ func (m *Meter) Stats() *status.Stats {
 	}
 	for i := range st.Sources {
 		s := &st.Sources[i]
-		st.Ready.Count(s.Static, status.SourceState{Key: s.Key(), State: s.State, Reason: s.Reason})
+		st.Ready.Count(s.Static, status.SourceState{Key: s.Key(), State: s.State, Reason: s.Reason, Erring: s.HasError()})
 	}
 	m.countUnfound(&st.Ready)
 	st.Ready.Decide()

@@ -3,6 +3,7 @@ package status
 import (
 	"slices"
 
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 )
@@ -21,7 +22,7 @@ type Readiness struct {
 	// Synced are the sources that are synced, and MinSynced how many there must be.
 	Synced, MinSynced int
 
-	states map[string]*stateCounts // of all sources, by tenant
+	states map[string]*tenantCounts // of all sources, by tenant
 }
 
 // SourceState is one source and why it is in its state.
@@ -30,6 +31,8 @@ type SourceState struct {
 	State  stream.State
 	Reason string
 	Fault  string // why it cannot be followed, for clients that may see causes
+	// Erring: a finding of severity error says that answers are wrong or lack something, whatever the state.
+	Erring bool
 }
 
 // Decide sets Ready once all sources are counted.
@@ -40,12 +43,18 @@ func (r *Readiness) Decide() {
 // Count counts a source.
 func (r *Readiness) Count(static bool, s SourceState) {
 	if r.states == nil {
-		r.states = make(map[string]*stateCounts)
+		r.states = make(map[string]*tenantCounts)
 	}
-	if r.states[s.Key.Tenant] == nil {
-		r.states[s.Key.Tenant] = new(stateCounts)
+	of := r.states[s.Key.Tenant]
+	if of == nil {
+		of = new(tenantCounts)
+		r.states[s.Key.Tenant] = of
 	}
-	r.states[s.Key.Tenant][slices.Index(states, s.State)]++
+	if s.Erring && doctor.SeverityOf(string(s.State)) != doctor.Error {
+		of.erring++
+	} else {
+		of.states[slices.Index(states, s.State)]++
+	}
 	if s.State.Ready() {
 		r.Synced++
 	}

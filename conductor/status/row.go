@@ -2,6 +2,7 @@ package status
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"example.com/conductor/conductor/doctor"
@@ -60,6 +61,11 @@ func (s *Source) Faults() (n int) {
 		}
 	}
 	return n
+}
+
+// HasError reports whether a finding of the source is of severity doctor.Error.
+func (s *Source) HasError() bool {
+	return slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.Severity() == doctor.Error })
 }
 
 // Expectations is how good the expectations of an instance were. Blocks are in tokens. Counts begin when the
