@@ -117,7 +117,7 @@ type Event struct {
 	// BlockSize names a context instead of describing the payload.
 	Envelope bool
 	// Owned is true for an engine's event about copies that its cache runner holds
-	// next to the engine's own (ownership "kvcr").
+	// next to the engine's own (ownership "kvcr"). A Cleared event is then about them alone.
 	Owned bool
 	// ID is event_id of a standardized event, 0 when not published.
 	ID uint64

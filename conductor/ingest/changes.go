@@ -129,11 +129,11 @@ func (a *applier) storeAndObserve(c *normalize.Change, seen *doctor.Observation)
 }
 
 // clear drops what a cleared event names: everything of the publisher's rank, or
-// one medium of it, of all owners. A standardized event may narrow it to a backend, tenant,
+// one medium of it, of all owners or of the cache runner alone. A standardized event may narrow it to a backend, tenant,
 // model, adapter, salt or block size.
 func (a *applier) clear(c *normalize.Change) {
 	e, rank, medium := c.Event, c.Owner.Rank, c.Owner.Medium
-	if medium == "" || medium == tiers.NameDevice {
+	if !c.Owner.Owned && (medium == "" || medium == tiers.NameDevice) {
 		a.clearExpected(e, rank)
 		a.shared.counts.cleared.ok.Add(1)
 		a.doctor.ForgetCopies()
@@ -143,7 +143,8 @@ func (a *applier) clear(c *normalize.Change) {
 			continue
 		}
 		for key, h := range ns.owners {
-			if key.Rank == rank && (medium == "" || key.Medium == medium) && scope.Agrees(e.Backend, key.Backend) {
+			if key.Rank == rank && (medium == "" || key.Medium == medium) && (key.Owned || !c.Owner.Owned) &&
+				scope.Agrees(e.Backend, key.Backend) {
 				a.holdings.past.noteEmptied(inspect.Cleared, ns.Deployment.Key, key, ns.clearNamed(h, e))
 			}
 		}

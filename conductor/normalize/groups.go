@@ -146,7 +146,9 @@ func (g *groups) dropParked(e *events.Event, rank int32, on func(medium string) 
 	for key, st := range g.states {
 		if key.rank == rank {
 			before := len(st.parked)
-			st.parked = slices.DeleteFunc(st.parked, func(p parkedEvent) bool { return on(p.event.Medium) })
+			st.parked = slices.DeleteFunc(st.parked, func(p parkedEvent) bool {
+				return on(p.event.Medium) && (p.event.Owned || !e.Owned)
+			})
 			g.parked -= before - len(st.parked)
 		}
 	}

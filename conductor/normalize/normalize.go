@@ -68,7 +68,7 @@ type Change struct {
 	Kind  Kind
 	Event *events.Event // as published; of a Learned change, the event with the GroupKind
 	// Owner of the blocks. A Purged or Learned change has the Group, the first the Rank too.
-	// A Cleared change has the Rank and the Medium, "" for all media.
+	// A Cleared change has the Rank and the Medium, "" for all media, and is Owned if only the runner's copies go.
 	Owner  Owner
 	Medium tiers.Medium // of a Stored or Removed change
 
@@ -284,7 +284,9 @@ func (n *Normalizer) admitEvent(e *events.Event, rank int32) {
 	if e.Kind == events.Cleared {
 		medium := n.clearedMedium(e)
 		n.groups.dropParked(e, rank, func(raw string) bool { return medium == "" || n.opts.Medium(raw, false).Name == medium })
-		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Cleared, Event: e, Owner: Owner{Rank: rank, Medium: medium}})
+		n.lists.out.Changes = append(n.lists.out.Changes, Change{
+			Kind: Cleared, Event: e, Owner: Owner{Rank: rank, Medium: medium, Owned: e.Owned},
+		})
 		return
 	}
 	if e.Kind == events.Moved {
@@ -374,7 +376,7 @@ func (n *Normalizer) clearedMedium(e *events.Event) string {
 	switch {
 	case e.Medium != "":
 		return n.opts.Medium(e.Medium, false).Name
-	case n.opts.ClearDevice && !e.Envelope:
+	case n.opts.ClearDevice && !e.Envelope && !e.Owned:
 		return tiers.NameDevice
 	}
 	return ""

@@ -153,11 +153,14 @@ func (p *past) applyEvent(ev *events.Event, raw []byte) {
 				delete(p.held, blockKey{hash, at})
 			}
 		}
-	case ev.Medium == "": // everything is cleared
+	case ev.Medium == "" && !ev.Owned: // everything is cleared
 		*p = past{held: make(map[blockKey]holding), places: p.places, size: p.size, end: p.end, frame: p.frame, one: p.one}
 	default:
 		medium := tiers.ParseMedium(ev.Medium).Name
-		maps.DeleteFunc(p.held, func(k blockKey, _ holding) bool { return p.places[k.place].medium == medium })
+		maps.DeleteFunc(p.held, func(k blockKey, _ holding) bool {
+			at := &p.places[k.place]
+			return (ev.Medium == "" || at.medium == medium) && (at.owned || !ev.Owned)
+		})
 	}
 }
 

@@ -109,7 +109,7 @@ func (o *oracle) event(ev *events.Event) {
 	}
 	if ev.Kind == events.Cleared {
 		for h := range o.copies {
-			if ev.Medium == "" || h.medium == medium.Name {
+			if (ev.Medium == "" || h.medium == medium.Name) && (h.owned || !ev.Owned) {
 				delete(o.copies, h)
 				delete(o.present, h)
 			}
@@ -412,6 +412,8 @@ func (w *teller) move() any {
 
 func (w *teller) clear() any {
 	switch {
+	case w.pairs && w.r.IntN(2) == 0:
+		return ordered{"type", "AllBlocksCleared", "ownership", "kvcr"}
 	case w.pairs:
 		return ordered{"type", "AllBlocksCleared"}
 	case w.r.IntN(2) == 0:

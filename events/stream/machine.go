@@ -564,12 +564,12 @@ func (m *machine) consumeBatch(it *queuedBatch) {
 }
 
 // clearsEverything reports whether a batch drops everything its publisher holds, so that
-// what happened before does not matter. A clear of one medium, or of one
+// what happened before does not matter. A clear of one medium, of the cache runner, or of one
 // tenant's or model's part of a pool, does not.
 func clearsEverything(b *events.Batch) bool {
 	for i := range b.Events {
 		e := &b.Events[i]
-		if e.Kind == events.Cleared && e.Medium == "" && e.Model == nil && e.Tenant == nil &&
+		if e.Kind == events.Cleared && e.Medium == "" && !e.Owned && e.Model == nil && e.Tenant == nil &&
 			e.Backend == nil && e.Rank == nil && e.LoraName == nil && e.Salt == nil {
 			return true
 		}

@@ -14,11 +14,11 @@ import (
 
 // decodeText decodes the payloads of tests: a sequence and letters: "!"
 // is undecodable, "c" a clear, "d" a clear of one medium, "t" a clear of
-// one tenant, and anything else only other bytes. The sequence comes back as
+// one tenant, "o" one of the cache runner, and anything else only other bytes. The sequence comes back as
 // the hash of a stored block.
 func decodeText(p []byte) (events.Batch, error) {
 	b := events.Batch{Rank: -1}
-	digits := strings.TrimRight(string(p), "!cdtxyz")
+	digits := strings.TrimRight(string(p), "!cdotxyz")
 	h, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil || strings.Contains(string(p), "!") {
 		return b, errors.New("not a batch")
@@ -30,6 +30,8 @@ func decodeText(p []byte) (events.Batch, error) {
 		e = events.Event{Kind: events.Cleared}
 	case 'd':
 		e = events.Event{Kind: events.Cleared, Medium: "disk"}
+	case 'o':
+		e = events.Event{Kind: events.Cleared, Owned: true}
 	case 't':
 		e = events.Event{Kind: events.Cleared, Tenant: &tenant}
 	}
@@ -286,6 +288,7 @@ func TestFirstContactWithoutReplay(t *testing.T) {
 	f("up 57 58c", "57 58 =synced")
 	f("up 57 58d", "57 58 =partial:history_unknown") // one medium only
 	f("up 57 58t", "57 58 =partial:history_unknown") // one tenant only
+	f("up 57 58o", "57 58 =partial:history_unknown") // the cache runner only
 	f("up 57 0", "57 drop:publisher_restarted 0 =synced")
 	f("up 57 3", "57 drop:publisher_restarted 3 =partial:history_unknown")
 	g := cases(t, machineConfig{firstSeq: 1})

@@ -30,7 +30,7 @@ import (
 //	  2 medium
 //	  3 group_idx, and so on as 9 to 12 above
 //	AllBlocksCleared
-//	  1 medium         ATOM; any other text says something else
+//	  1 medium         ATOM; ownership, Dynamo; any other text says something else
 //	TierBlocksCleared
 //	  1 medium         required
 //	BlockTransferred   ATOM's
@@ -68,6 +68,7 @@ func (d *decoder) decodeArrayEvent(ev *events.Event, n int) events.Reason {
 		if n > 1 && d.in.peekKind() == kStr {
 			n--
 			if ev.Medium, why = d.in.readWord(); tiers.ParseMedium(ev.Medium).Tier == tiers.Other {
+				ev.Owned = ev.Medium == cacheRunner
 				ev.Medium = ""
 			}
 		}

@@ -122,11 +122,14 @@ func (c *cursor) readLocality(foreign bool) (bool, events.Reason) {
 	return foreign || len(p) > 0 && string(p) != "LOCAL", why
 }
 
+// cacheRunner is the ownership of the KV Cache Runner.
+const cacheRunner = "kvcr"
+
 // readOwnership reads an ownership and reports whether it names the KV Cache Runner. Any
 // other name is that of a tier of the engine's own.
 func (c *cursor) readOwnership() (bool, events.Reason) {
 	p, why := c.readTextBody(c.readHeader())
-	return string(p) == "kvcr", why
+	return string(p) == cacheRunner, why
 }
 
 // readWindow reads a sliding window in tokens. It is a hint: any other value is as none.
@@ -243,7 +246,7 @@ func (d *decoder) finishEvent(ev *events.Event, f *form) events.Reason {
 		ev.Kind = events.Cleared
 	}
 	if ev.Kind == events.Cleared {
-		ev.Tokens, ev.Ahead, ev.Bigram, ev.Remaining, ev.Owned = nil, 0, false, nil, false
+		ev.Tokens, ev.Ahead, ev.Bigram, ev.Remaining = nil, 0, false, nil
 		return ""
 	}
 	if !f.block.given && !f.seq.given && ev.ObjectKey == "" {

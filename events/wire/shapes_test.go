@@ -214,7 +214,6 @@ func TestDecodeToleratesShapes(t *testing.T) {
 	f(stored("ownership", "kvcr", "locality", "REMOTE"), "dropped foreign=1")
 	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "medium", "CPU", "ownership", "kvcr"},
 		`removed 0000000000000001 medium="CPU" owned`)
-	f(obj{"type", "AllBlocksCleared", "ownership", "kvcr"}, "cleared")
 	f(obj{"event_type", "stored", "seq_hashes", arr{1}, "ownership", "kvcr", "session_id", "s"}, "stored 0000000000000001 envelope")
 	f(stored("session_id", "s"), plain)
 	f(stored("session_id", nil), plain)
@@ -247,6 +246,10 @@ func TestDecodeToleratesShapes(t *testing.T) {
 	f(arr{"AllBlocksCleared", "gpu", nil}, `cleared medium="gpu"`)
 	f(arr{"AllBlocksCleared", "future"}, "cleared") // no medium, so it says something else
 	f(arr{"AllBlocksCleared", 7}, "cleared")
+	f(arr{"AllBlocksCleared", "kvcr"}, "cleared owned") // Dynamo's
+	f(obj{"type", "AllBlocksCleared", "ownership", "kvcr"}, "cleared owned")
+	f(obj{"type", "AllBlocksCleared", "ownership", "fs"}, "cleared")
+	f(obj{"type", "TierBlocksCleared", "medium", "CPU", "ownership", "kvcr"}, `cleared medium="CPU" owned`)
 
 	// Blocks that move, ATOM's.
 	moved := func(more ...any) arr { return append(arr{"BlockTransferred", arr{1, 2}, "GPU", "CPU"}, more...) }
