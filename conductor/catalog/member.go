@@ -20,6 +20,7 @@ type Member struct {
 	Registration registration.Registration // never changed; Registered has the aliases of now
 	Profile      hash.Profile              // of Registration
 	Findings     *doctor.Findings
+	Ranks        *doctor.Ranks        // that its batches have named
 	Lives        lifetime.Tracker     // how long blocks stay with the engine
 	Status       func() stream.Status // of its stream
 	Window       atomic.Int64         // the largest sliding window that a group of it announced, in tokens
@@ -40,7 +41,8 @@ type Member struct {
 
 // NewMember returns the member of a registration without faults, which is in no deployment yet.
 func NewMember(r registration.Registration, findings *doctor.Findings, status func() stream.Status) *Member {
-	m := &Member{Registration: r, Profile: r.ResolvedProfile(), Findings: findings, Status: status}
+	m := &Member{Registration: r, Profile: r.ResolvedProfile(), Findings: findings, Status: status,
+		Ranks: doctor.NewRanks(r.Key().String(), r.Rank, findings)}
 	m.aliases.Store(&r.Aliases)
 	return m
 }

@@ -7,7 +7,9 @@
 // A Doctor changes nothing but its findings. It holds no index and asks no clock but the
 // one it is given. Observe costs nothing once a check has seen its sample.
 //
-// One goroutine at a time may call the methods of a Doctor. Those of Findings, Silence
+// Ranks compares the ranks of batches in the same way, and is judged again when other sources come or go.
+//
+// One goroutine at a time may call the methods of a Doctor. Those of Ranks and Findings, Silence
 // included, are safe for concurrent use. Seeds are shared by all sources of a context.
 package doctor
 
@@ -59,7 +61,6 @@ type Doctor struct {
 	sized, odd int      // stored events with tokens, and those of another size
 	home, away int      // those in the registered context, and elsewhere
 	seeds      int      // beginnings compared
-	ranked     bool     // the rank was looked at
 	note       string   // of the first batch with one
 	parentless bool     // most blocks waited for a parent at the last look
 	types      []string // of events that nothing is known of, at most maxTypes
@@ -79,13 +80,13 @@ func New(reg Registered, now func() time.Time) *Doctor {
 // Reset forgets what an epoch of the publisher has shown. It keeps findings that do not depend on the epoch: those about the
 // registration, about reports and about messages.
 func (d *Doctor) Reset() {
-	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.profile = 0, 0, 0, 0, 0, false, profileCheck{}
+	d.sized, d.odd, d.home, d.away, d.seeds, d.profile = 0, 0, 0, 0, 0, profileCheck{}
 	d.note, d.types = "", nil
 	d.copies, d.parentless, d.account = copyCheck{}, false, account{}
 	d.unremoved, d.neverFrom = nil, nil
 	d.Findings.withdrawWhere(func(code string) bool {
-		return code != FindingRank && code != FindingAlias && code != FindingFeedback && code != FindingUnusable && code != FindingStorm &&
-			code != FindingForeignReplay &&
+		return code != FindingRank && code != FindingSeveralRanks && code != FindingAlias && code != FindingFeedback &&
+			code != FindingUnusable && code != FindingStorm && code != FindingForeignReplay &&
 			!(code == FindingCopies && d.full) && !(code == FindingProfile && d.reg.Pool)
 	})
 }
@@ -145,25 +146,12 @@ func (d *Doctor) Observe(o *Observation) {
 	d.observeCopies(o)
 }
 
-// ObserveBatch checks what a batch says about itself. claimed returns the key of the source that is registered for a rank of
-// the instance, "" if there is none.
-func (d *Doctor) ObserveBatch(b *events.Batch, claimed func(rank int) string) {
+// ObserveBatch checks what a batch says about itself.
+func (d *Doctor) ObserveBatch(b *events.Batch) {
 	d.observeForms(b)
 	for reason, n := range b.Dropped {
 		d.Lose(reason, n)
 	}
-	if d.ranked || b.Rank < 0 || b.Rank == d.reg.Rank {
-		return
-	}
-	d.ranked = true
-	if other := claimed(b.Rank); other != "" {
-		d.Findings.Report(FindingRank,
-			"batches carry data-parallel rank %d, registered is %d, and %s claims that rank too: their blocks add up; check the "+
-				"endpoints of both", b.Rank, d.reg.Rank, other)
-		return
-	}
-	d.Findings.Report(FindingRank, "batches carry data-parallel rank %d, registered is %d: blocks count for rank %d; register dp_rank %d",
-		b.Rank, d.reg.Rank, b.Rank, b.Rank)
 }
 
 // observeForms checks events that were skipped because of their type or shape.

@@ -33,6 +33,8 @@ const (
 	// FindingRank: batches carry another rank than the registered one, or two
 	// sources follow one publisher.
 	FindingRank = "rank_conflict"
+	// FindingSeveralRanks: the publisher sends several ranks over one socket. No fault.
+	FindingSeveralRanks = "several_ranks"
 	// FindingSeed: equal tokens have different engine hashes.
 	FindingSeed = "random_seed"
 	// FindingProfile: the engine names its blocks another way than the hash profile

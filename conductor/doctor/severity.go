@@ -57,6 +57,7 @@ var severityOf = map[string]Severity{
 	FindingBehind:         Warning,
 	FindingEngineSnapshot: Warning,
 	FindingNotDurable:     Warning,
+	FindingSeveralRanks:   Info,
 	FindingStreams:        Info, // a publisher that keeps order loses nothing
 	FindingSeed:           Info, // it matters only where blocks come without tokens
 	FindingLearned:        Info,

@@ -63,5 +63,6 @@ func (a *applier) forgetLearned() {
 		a.noteObjects()
 	}
 	a.doctor.Reset()
+	a.member.Ranks.Reset()
 	a.member.Lives.Forget()
 }

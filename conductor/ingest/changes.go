@@ -15,7 +15,8 @@ import (
 
 // apply brings one batch into the indexes, change by change.
 func (s *Source) apply(b *events.Batch) {
-	s.observeBatch(b)
+	s.doctor.ObserveBatch(b)
+	observeRanks(s, b)
 	all := b.Count()
 	s.applier.refusedEvents = 0
 	s.applier.normal.Lend(normalLists.Get().(*normalize.Lists))

@@ -70,6 +70,9 @@ func (a *applier) clearExpected(e *events.Event, rank int32) {
 func (s *Source) dropExpected() {
 	if s.Member.Home != nil {
 		s.Member.Home.Expected.Drop(s.Member.InstanceID, int32(s.Registration.Rank))
+		for _, rank := range s.Member.Ranks.Named() {
+			s.Member.Home.Expected.Drop(s.Member.InstanceID, int32(rank))
+		}
 	}
 	for _, ns := range s.holdings.namespaces {
 		for key := range ns.owners {

@@ -57,17 +57,6 @@ func staleText(s *Source, st *stream.Status) string {
 // atUTC returns a time as messages show it.
 func atUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// observeBatch passes a batch to the doctor.
-func (s *Source) observeBatch(b *events.Batch) {
-	s.doctor.ObserveBatch(b, func(rank int) string {
-		other := registration.Key{Instance: s.Registration.Instance, Tenant: s.Registration.Tenant, Rank: rank}
-		if s.shared.catalog.Member(other) == nil {
-			return ""
-		}
-		return other.String()
-	})
-}
-
 // observeSilence compares the last event of a source with the last query for its deployment. An engine that was
 // away has been silent since it came back: what it sent before says nothing about its settings now.
 func observeSilence(s *Source, now time.Time) {

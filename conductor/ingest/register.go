@@ -193,7 +193,11 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 	c.sources[key] = s
 	c.Unregistered.remove(key)
 	c.catalog.Replace(memberOf(old), s.Member) // at once, so that queries see the instance all the time
-	observeEndpoint(c, s)
+	for _, old := range gone {
+		judgeRanksNear(c, old)
+	}
+	judgeRanksNear(c, s)
+	warnOfOtherTenants(c, s)
 	c.watching.Do(func() { go c.watch() })
 	go c.followSource(s)
 	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
@@ -223,6 +227,7 @@ func (c *Sources) UnregisterIf(key registration.Key, meant *Source) (registratio
 		delete(c.sources, key)
 		c.removeSource(s)
 		c.catalog.Replace(s.Member, nil)
+		judgeRanksNear(c, s)
 	}
 	c.mu.Unlock()
 	if !ok {
@@ -274,30 +279,6 @@ func checkTopic(c *Sources, r *registration.Registration) error {
 		}
 	}
 	return nil
-}
-
-// observeEndpoint reports another source that follows the same publisher. Sources.mu is held.
-func observeEndpoint(c *Sources, s *Source) {
-	if s.Registration.IsApproximate() {
-		return // it follows none
-	}
-	told := false
-	for _, other := range c.following[s.Registration.Publisher()] {
-		key := other.Registration.Key()
-		switch {
-		case other == s:
-		case key.Tenant == s.Registration.Tenant:
-			s.doctor.Findings.Report(doctor.FindingRank,
-				"%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.Registration.Endpoint)
-			s.logFindings()
-			return
-		case !told:
-			// Findings are for the tenant of the source, which may not learn of others.
-			c.log.Warn().Str("source", s.Registration.Key().String()).Str("other",
-				key.String()).Msg("two tenants follow the same publisher")
-			told = true
-		}
-	}
 }
 
 // newRegistered opens the stream, which does not wait for the endpoint, and joins

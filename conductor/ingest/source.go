@@ -121,6 +121,7 @@ type effects struct {
 	Regrouped []scope.Group // attention groups whose kind the step announced
 	Contests  []contest     // hashes that it announced with other tokens than another source
 	Relieved  bool          // it announced what was expected of its instance
+	NamedRank bool          // a batch named a rank that none had named before
 }
 
 // followSource applies the steps of a source in order until its stream is closed, and hands their effects on.
@@ -176,6 +177,11 @@ func (c *Sources) dispatch(s *Source, e *effects) {
 			reportContest(contest.Other, contest.Hash, contest.By)
 			contest.Other.LogFindings(&c.log)
 		}
+	}
+	if e.NamedRank {
+		c.mu.Lock()
+		judgeRanksNear(c, s)
+		c.mu.Unlock()
 	}
 	if e.Relieved {
 		for _, m := range c.catalog.MembersOf(s.Registration.Instance, s.Registration.Tenant) {

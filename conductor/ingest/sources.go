@@ -64,6 +64,7 @@ type Sources struct {
 	sources   sourcesByKey                         // guarded by mu
 	sorted    atomic.Pointer[[]*Source]            // of sources, nil until All makes it; written with mu held
 	following map[registration.Publisher][]*Source // of sources, by whom they follow; guarded by mu
+	instances map[registration.Key][]*Source       // of sources, by their key with AllRanks; guarded by mu
 	recovered int                                  // of sources, those without a registration; guarded by mu
 	leaving   map[*Source]bool                     // removed, and not yet retired; guarded by mu
 	held      map[*Place]bool                      // guarded by mu
@@ -89,6 +90,8 @@ func (c *Sources) addSource(s *Source) {
 		p := s.Registration.Publisher()
 		c.following[p] = append(c.following[p], s)
 	}
+	instance := s.Registration.InstanceKey()
+	c.instances[instance] = append(c.instances[instance], s)
 	if s.recovered {
 		c.recovered++
 	}
@@ -99,17 +102,23 @@ func (c *Sources) addSource(s *Source) {
 // and retire follows.
 func (c *Sources) removeSource(s *Source) {
 	c.sorted.Store(nil)
-	if p := s.Registration.Publisher(); !s.Registration.IsApproximate() {
-		c.following[p] = slices.DeleteFunc(c.following[p], func(other *Source) bool { return other == s })
-		if len(c.following[p]) == 0 {
-			delete(c.following, p)
-		}
+	if !s.Registration.IsApproximate() {
+		dropSource(c.following, s.Registration.Publisher(), s)
 	}
+	dropSource(c.instances, s.Registration.InstanceKey(), s)
 	if s.recovered {
 		c.recovered--
 	}
 	c.leaving[s] = true
 	s.tape.Unregister()
+}
+
+// dropSource removes a source from a list, and a list that is empty then.
+func dropSource[K comparable](lists map[K][]*Source, key K, s *Source) {
+	lists[key] = slices.DeleteFunc(lists[key], func(other *Source) bool { return other == s })
+	if len(lists[key]) == 0 {
+		delete(lists, key)
+	}
 }
 
 // Find returns the source under a key, nil if there is none. It may be a recovered one.
@@ -195,7 +204,8 @@ func New(catalog *catalog.Catalog, opts Options) *Sources {
 	}
 	c := &Sources{
 		sources: make(sourcesByKey), following: make(map[registration.Publisher][]*Source),
-		groups: fleetGroups{by: make(map[scope.Shard]*fleetGroup)}, leaving: make(map[*Source]bool), held: make(map[*Place]bool),
+		instances: make(map[registration.Key][]*Source),
+		groups:    fleetGroups{by: make(map[scope.Shard]*fleetGroup)}, leaving: make(map[*Source]bool), held: make(map[*Place]bool),
 		stopWatch: make(chan struct{}), watched: make(chan struct{}),
 	}
 	c.opts, c.catalog, c.scheme, c.now, c.log = opts, catalog, catalog.IndexOptions().Scheme, opts.Now, opts.Log

@@ -112,7 +112,7 @@ func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 	}
 	d.NotifyChange()
 	for _, m := range to.Members {
-		if rank != AnyRank && m.Registration.Rank != int(rank) {
+		if rank != AnyRank && m.Registration.Rank != int(rank) && !m.Ranks.Contains(int(rank)) {
 			continue
 		}
 		if !m.Status().State.Ready() {
@@ -155,10 +155,11 @@ func (c *Matcher) unknownModel(tenant string, r *Routed) error {
 	return unknownTarget("model", r.Model, "model", sortedOnce(models))
 }
 
-// rankOfReport returns the rank of an instance that a report is about: the only one if the report names none.
+// rankOfReport returns the rank of an instance that a report is about: the only one if the report names none. Events may name
+// ranks that are not registered.
 func rankOfReport(d *catalog.Deployment, to *catalog.Instance, rank int) (int32, error) {
 	if rank == AnyRank {
-		if len(to.Ranks) == 1 {
+		if len(to.Ranks) == 1 && !slices.ContainsFunc(to.Members, func(m *catalog.Member) bool { return m.Ranks.HasOthers() }) {
 			return to.Ranks[0], nil
 		}
 		return AnyRank, nil
@@ -166,7 +167,12 @@ func rankOfReport(d *catalog.Deployment, to *catalog.Instance, rank int) (int32,
 	known := to.Ranks
 	if !slices.Contains(known, int32(rank)) {
 		known = slices.Clone(known)
-		for _, o := range d.Owners() { // events may name ranks that are not registered
+		for _, m := range to.Members {
+			for _, named := range m.Ranks.Named() {
+				known = append(known, int32(named))
+			}
+		}
+		for _, o := range d.Owners() { // of a snapshot whose publisher has not been heard yet
 			if o.Instance == to.ID {
 				known = append(known, o.Rank)
 			}

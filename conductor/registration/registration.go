@@ -187,6 +187,11 @@ func (k Key) Compare(other Key) int {
 // Key returns the identity of the source.
 func (r Registration) Key() Key { return Key{Instance: r.Instance, Tenant: r.Tenant, Rank: r.Rank} }
 
+// InstanceKey returns the key that all ranks of the engine share: it has AllRanks.
+func (r *Registration) InstanceKey() Key {
+	return Key{Instance: r.Instance, Tenant: r.Tenant, Rank: AllRanks}
+}
+
 // IsPool reports whether the source holds blocks for other instances and is no
 // routable instance itself.
 func (r *Registration) IsPool() bool { return r.Type == TypeMooncake || r.Type == TypeLMCache }

@@ -20,7 +20,7 @@ const (
 )
 
 // completeness records which parts of the publisher's history may be missing. All of it ends with a new epoch, and all
-// but doubt with a clear event.
+// but doubt with a clear event of each rank.
 type completeness struct {
 	// lost: batches of this epoch were never consumed.
 	lost string
@@ -34,6 +34,11 @@ type completeness struct {
 	// doubt: the caller misses something, see MarkIncomplete.
 	doubt string
 
+	// cleared are the ranks that were cleared since the last loss. before is why batches before the clears of
+	// all ranks were missing, which matters again if the publisher names another rank.
+	cleared []int
+	before  string
+
 	probe probePlan
 }
 
@@ -45,17 +50,17 @@ func (t *completeness) beginCompleteness(canReplay bool) {
 	}
 }
 
-// forgetLosses is what is missing after a clear event: nothing, but what only the caller knows.
-func (t *completeness) forgetLosses() { *t = completeness{doubt: t.doubt} }
-
 // noteLost notes that batches are missing for good.
 func (t *completeness) noteLost(reason string) {
-	t.lost, t.probe = reason, probePlan{}
+	t.lost, t.probe, t.cleared = reason, probePlan{}, nil
 }
+
+// noteTail notes that batches may have been published after the last one consumed.
+func (t *completeness) noteTail(reason string) { t.tail, t.cleared = reason, nil }
 
 // noteWhole notes that the publisher's first batch is there.
 func (t *completeness) noteWhole() {
-	t.lost, t.probe = "", probePlan{}
+	t.lost, t.probe, t.before = "", probePlan{}, ""
 }
 
 // blameReplay makes a foreign replay service the reason of what no replay has brought.

@@ -71,6 +71,7 @@ type machine struct {
 	consumed     consumed
 	held         heldBatches
 	completeness completeness
+	ranks        []int // that batches of the epoch have named; -1 is of those that name none
 
 	peerMark  inheritedMark
 	snapshots snapshotRecovery
@@ -272,7 +273,7 @@ func (m *machine) beginConnection(at time.Time) {
 		m.snapshots.planFirstRequest(at, 0, m.heard > 0, &m.out)
 	case !m.evidence.canAsk():
 		if m.consumed.started {
-			m.completeness.tail = m.completeness.reasonWithoutReplay(m.evidence.foreign)
+			m.completeness.noteTail(m.completeness.reasonWithoutReplay(m.evidence.foreign))
 		}
 	case m.consumed.started:
 		m.startReplay(askVerify)
@@ -508,7 +509,7 @@ func (m *machine) skipUndecodable(it *queuedBatch, err error, now time.Time) {
 }
 
 // handOut makes a step of a batch whose turn it is. The publisher's first batch proves that
-// the history is whole, and so does a clear of everything, however much was missing before it:
+// the history is whole, and so do clears of all ranks, however much was missing before them:
 // what the publisher held then is gone.
 func (m *machine) handOut(it queuedBatch, batch events.Batch) Step {
 	if !m.consumed.started && it.seq <= m.consumed.first {
@@ -523,9 +524,7 @@ func (m *machine) handOut(it queuedBatch, batch events.Batch) Step {
 	for r, n := range batch.Dropped {
 		m.counts.dropped[r] += uint64(n)
 	}
-	if !m.cfg.partial && clearsEverything(&batch) {
-		m.completeness.forgetLosses()
-	}
+	noteRanks(m, &batch)
 	return Step{
 		Kind: ApplyBatch, Batch: batch, Payload: it.payload, Block: it.block,
 		Seq: it.seq, Print: m.consumed.last.hash, ID: m.consumed.id, Epoch: m.epoch, Replayed: it.replayed,
@@ -563,20 +562,6 @@ func (m *machine) consumeBatch(it *queuedBatch) {
 	}
 }
 
-// clearsEverything reports whether a batch drops everything its publisher holds, so that
-// what happened before does not matter. A clear of one medium, of the cache runner, or of one
-// tenant's or model's part of a pool, does not.
-func clearsEverything(b *events.Batch) bool {
-	for i := range b.Events {
-		e := &b.Events[i]
-		if e.Kind == events.Cleared && e.Medium == "" && !e.Owned && e.Model == nil && e.Tenant == nil &&
-			e.Backend == nil && e.Rank == nil && e.LoraName == nil && e.Salt == nil {
-			return true
-		}
-	}
-	return false
-}
-
 // beginLifetime begins a new epoch because the publisher is another one. The history is asked
 // for after a pause that grows if this happens often: a publisher whose replays contradict its
 // live batches, as behind a load balancer, would else be made to stream its ring without end.
@@ -600,7 +585,7 @@ func (m *machine) beginEpoch(reason string) {
 	m.out.resets = append(m.out.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: reason})
 	m.consumed.reset(m.cfg.firstSeq)
 	m.boundary, m.peerMark = replayBoundary{}, inheritedMark{}
-	m.silentBelow = 0
+	m.silentBelow, m.ranks = 0, nil
 	m.evidence.beginEpoch()
 	m.completeness.beginCompleteness(m.cfg.canReplay)
 	if m.evidence.foreign {

@@ -290,7 +290,7 @@ func (m *machine) finishReplay(now time.Time) {
 	m.completeness.noteNothingBehind()
 	switch odd := m.replay.hasOdd || m.replay.head.odd > 0; {
 	case m.consumed.started && odd && m.heard == 0:
-		m.completeness.tail = ReasonGap // the odd ones may be batches behind a hole
+		m.completeness.noteTail(ReasonGap) // the odd ones may be batches behind a hole
 	case m.consumed.started || m.held.count() > 0:
 	case odd:
 		m.completeness.noteLost(ReasonOverrun)
@@ -324,15 +324,15 @@ func (m *machine) giveUpReplay(now time.Time) {
 		if !m.completeness.unverified {
 			m.completeness.unverified, m.completeness.anchor = true, a.anchor
 		}
-		m.completeness.tail = ReasonTimeout
+		m.completeness.noteTail(ReasonTimeout)
 		from = probeAnchor
 	case !m.consumed.started:
-		m.completeness.lost = ReasonTimeout
+		m.completeness.lost = ReasonTimeout // nothing was consumed, so nothing is cleared
 		from = probeStart
 	case m.held.startsBehind(m.consumed.next):
 		from = probeStart
 	default:
-		m.completeness.tail = ReasonTimeout
+		m.completeness.noteTail(ReasonTimeout)
 		from = probeTail
 	}
 	m.servicePause.noteSilence(now)

@@ -1,0 +1,74 @@
+package stream
+
+import (
+	"slices"
+
+	"example.com/conductor/events"
+)
+
+// A publisher may send several ranks over one socket, with one sequence. A clear takes the blocks of one rank, so what was missing
+// before it goes on missing of the others, until all ranks that the publisher has named are cleared.
+
+// maxRanks bounds the ranks that are remembered. A publisher with more of them is whole only after a restart.
+const maxRanks = 1024
+
+// noteRanks looks at the ranks that a batch names, and at what it clears. -1 is the rank of what names none.
+func noteRanks(m *machine, b *events.Batch) {
+	for i := range b.Events {
+		rank := b.Rank
+		if own := b.Events[i].Rank; own != nil {
+			rank = *own
+		}
+		if len(m.ranks) < maxRanks && !slices.Contains(m.ranks, rank) {
+			m.ranks = append(m.ranks, rank)
+			m.completeness.noteRank()
+		}
+	}
+	if !m.cfg.partial && clearsEverything(b) {
+		m.completeness.noteClear(b.Rank, m.ranks)
+	}
+}
+
+// clearsEverything reports whether a batch drops everything that the rank it names holds, so that
+// what happened before does not matter. A clear of one medium, of the cache runner, or of one
+// tenant's or model's part of a pool, does not.
+func clearsEverything(b *events.Batch) bool {
+	for i := range b.Events {
+		e := &b.Events[i]
+		if e.Kind == events.Cleared && e.Medium == "" && !e.Owned && e.Model == nil && e.Tenant == nil &&
+			e.Backend == nil && e.Rank == nil && e.LoraName == nil && e.Salt == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// noteClear notes that a rank has no blocks. Once that holds for all ranks, nothing is missing but what only the caller knows.
+func (t *completeness) noteClear(rank int, of []int) {
+	if !slices.Contains(t.cleared, rank) {
+		t.cleared = append(t.cleared, rank)
+	}
+	if len(t.cleared) < len(of) || len(of) == maxRanks {
+		return
+	}
+	*t = completeness{doubt: t.doubt, cleared: t.cleared, before: t.historyReason(t.before)}
+}
+
+// noteRank notes that the publisher has another rank than was known. Clears of the others have not taken its blocks.
+func (t *completeness) noteRank() {
+	if t.before != "" && t.lost == "" {
+		t.lost, t.probe = t.before, probePlan{} // of the new rank alone: the others stay cleared
+	}
+	t.before = ""
+}
+
+// historyReason is why batches that were published before the last one consumed are missing, otherwise if none are.
+func (t *completeness) historyReason(otherwise string) string {
+	switch {
+	case t.lost != "":
+		return t.lost
+	case t.unverified:
+		return ReasonTimeout
+	}
+	return otherwise
+}
