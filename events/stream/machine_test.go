@@ -155,7 +155,7 @@ func (r *rig) pass(d time.Duration) {
 // markAt is the mark of a peer that applied a payload last.
 func markAt(payload, missing string) Mark {
 	payload, id, _ := strings.Cut(payload, "@")
-	seq, err := strconv.ParseUint(strings.TrimRight(payload, "!cdtxyz"), 10, 64)
+	seq, err := strconv.ParseUint(strings.TrimRight(payload, "!cdotxyz"), 10, 64)
 	if err != nil {
 		panic("no such payload: " + payload)
 	}
@@ -186,7 +186,7 @@ func (r *rig) do(op string) {
 	batch := func(kind inputKind, s string) {
 		s, id, _ := strings.Cut(s, "@")
 		s, large := strings.CutSuffix(s, "#")
-		seq, err := strconv.ParseUint(strings.TrimRight(s, "!cdtxyz"), 10, 64)
+		seq, err := strconv.ParseUint(strings.TrimRight(s, "!cdotxyz"), 10, 64)
 		if err != nil {
 			panic("no such operation: " + op)
 		}
