@@ -38,6 +38,11 @@ type Loaded struct {
 // default.
 func (d *Loaded) Place(path string) string { return d.loader.placeOf(path).String() }
 
+// Unread reports whether a value that a path names, or a part of it, could not be read, so that the default stands there.
+func (d *Loaded) Unread(path string) bool {
+	return d.loader.isUnreadable(path) || d.loader.anyUnreadable(path)
+}
+
 // Load merges defaults, file, environment and flags, and checks the result. The error joins all mistakes in
 // the order file, environment, flags, each a FieldError. The Loaded is never nil. It has the warnings also if
 // there is an error.

@@ -65,32 +65,49 @@ type Store struct {
 	refusals refusals
 }
 
+// Check returns everything that is wrong with the configuration, each error with the field. Without a URL it looks at the
+// other fields alone.
+func (cfg *Config) Check() (all []error) {
+	add := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
+	if cfg.Name == "" || strings.ContainsAny(cfg.Name, "{}:/") {
+		add("name: %q is empty, or has one of {}:/", cfg.Name)
+	}
+	if cfg.URL != "" {
+		base, err := redis.ParseURL(cfg.URL)
+		switch {
+		case err != nil:
+			add("url: %s", strings.TrimPrefix(redact.Error(err).Error(), "redis: "))
+		case base.Network == "unix" && (cfg.Cluster || cfg.Master != ""):
+			add("url: a cluster and Sentinels have addresses of hosts")
+		case cfg.Cluster && base.DB != 0:
+			add("url: a cluster has database 0 alone")
+		}
+	}
+	if cfg.Cluster && cfg.Master != "" {
+		add("master: a cluster has none")
+	}
+	if len(cfg.Addresses) > 0 && !cfg.Cluster && cfg.Master == "" {
+		add("addresses: further addresses are those of a cluster or of Sentinels")
+	}
+	for _, f := range []struct{ field, file string }{
+		{"password_file", cfg.PasswordFile}, {"sentinel_password_file", cfg.SentinelPasswordFile},
+	} {
+		if _, err := password(f.file, ""); err != nil {
+			add("%s: %w", f.field, err)
+		}
+	}
+	return all
+}
+
 // Open checks the settings. It waits for no connection. The error begins with the member of
 // Config that is wrong.
 func Open(cfg Config) (*Store, error) {
-	if cfg.Name == "" || strings.ContainsAny(cfg.Name, "{}:/") {
-		return nil, fmt.Errorf("name %q is empty, or has one of {}:/", cfg.Name)
+	if err := errors.Join(cfg.Check()...); err != nil {
+		return nil, err
 	}
 	base, err := redis.ParseURL(cfg.URL)
 	if err != nil {
-		return nil, fmt.Errorf("url: %s", strings.TrimPrefix(redact.Error(err).Error(), "redis: "))
-	}
-	if base.Network == "unix" && (cfg.Cluster || cfg.Master != "") {
-		return nil, errors.New("url: a cluster and Sentinels have addresses of hosts")
-	}
-	if cfg.Cluster && cfg.Master != "" {
-		return nil, errors.New("master: a cluster has none")
-	}
-	if len(cfg.Addresses) > 0 && !cfg.Cluster && cfg.Master == "" {
-		return nil, errors.New("addresses: further addresses are those of a cluster or of Sentinels")
-	}
-	if cfg.Cluster && base.DB != 0 {
-		return nil, errors.New("url: a cluster has database 0 alone")
-	}
-	for i, file := range []string{cfg.PasswordFile, cfg.SentinelPasswordFile} {
-		if _, err := password(file, ""); err != nil {
-			return nil, fmt.Errorf("%s: %w", [...]string{"password_file", "sentinel_password_file"}[i], err)
-		}
+		return nil, err
 	}
 	sentinel, _ := password(cfg.SentinelPasswordFile, "")
 	secured := base.TLSConfig

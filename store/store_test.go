@@ -31,7 +31,7 @@ func TestOpenRefuses(t *testing.T) {
 	f("url: a cluster has database 0 alone", store.Config{URL: "redis://a:1/2", Cluster: true})
 	f("master: ", store.Config{URL: "redis://a:1", Cluster: true, Master: "m"})
 	f("addresses: ", store.Config{URL: "redis://a:1", Addresses: []string{"b:1"}})
-	f("name ", store.Config{URL: "redis://a:1", Name: "a{b"})
+	f("name: ", store.Config{URL: "redis://a:1", Name: "a{b"})
 	f("password_file: ", store.Config{URL: "redis://a:1", PasswordFile: "/does/not/exist"})
 }
 

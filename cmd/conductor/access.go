@@ -45,29 +45,20 @@ func newGate(loaded *config.Loaded, log zerolog.Logger) (*gate, error) {
 	return g, nil
 }
 
-// certificatesOf reads the certificate of the listeners, nil without TLS. The error names the setting.
+// certificatesOf reads the certificate of the listeners, nil without TLS.
 func certificatesOf(loaded *config.Loaded) (*access.Certificates, error) {
-	switch t := loaded.Config.TLS; {
-	case t.Cert != "" && t.Key == "":
-		return nil, fmt.Errorf("%s: tls.cert and tls.key belong together: set both, or neither", loaded.Place("tls.cert"))
-	case t.Cert == "" && t.Key != "":
-		return nil, fmt.Errorf("%s: tls.cert and tls.key belong together: set both, or neither", loaded.Place("tls.key"))
-	case t.ClientCA != "" && t.Cert == "":
-		return nil, fmt.Errorf("%s: tls.client_ca: only a listener with TLS sees certificates of clients: set tls.cert and tls.key",
-			loaded.Place("tls.client_ca"))
-	case t.RequireClientCert && t.ClientCA == "":
-		return nil, fmt.Errorf("%s: tls.require_client_cert: no authority is named: set tls.client_ca",
-			loaded.Place("tls.require_client_cert"))
-	case t.Cert != "":
-		all, err := access.LoadCertificates(access.ServerFiles{
-			Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, RequireClientCert: t.RequireClientCert,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("%s: tls.cert: %w", loaded.Place("tls.cert"), err)
-		}
-		return all, nil
+	if loaded.Config.TLS.Cert == "" {
+		return nil, nil
 	}
-	return nil, nil
+	all, err := access.LoadCertificates(serverFiles(loaded.Config.TLS))
+	if err != nil {
+		return nil, fmt.Errorf("%s: tls.cert: %w", loaded.Place("tls.cert"), err)
+	}
+	return all, nil
+}
+
+func serverFiles(t config.TLS) access.ServerFiles {
+	return access.ServerFiles{Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, RequireClientCert: t.RequireClientCert}
 }
 
 // policyOf reads the file of credentials that a configuration names.
@@ -172,13 +163,16 @@ func peerClient(loaded *config.Loaded) (*http.Client, error) {
 // peerTransport returns what carries requests to peers and other replicas. The token goes to the peers of the settings alone,
 // until trustReplicas adds replicas: clients and the store may name any address as well.
 func peerTransport(loaded *config.Loaded, base *http.Transport) (*access.Transport, error) {
-	p := loaded.Config.Peer
-	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile}, base)
+	to, err := access.NewTransport(peerFiles(loaded.Config.Peer), base)
 	if err != nil {
 		return nil, fmt.Errorf("peer: %w", err)
 	}
 	trustReplicas(to, loaded, nil)
 	return to, nil
+}
+
+func peerFiles(p config.Peer) access.ClientFiles {
+	return access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile}
 }
 
 // trustReplicas lets the token go to the peers of the settings, and to the replicas of a group that have proved that they

@@ -95,9 +95,9 @@ func configCheckCommand() *cobra.Command {
 			loaded, err := config.Load(config.Options{File: args[0]})
 			var doubted []error
 			if err == nil {
-				err, doubted = errors.Join(refusals(loaded)...), doubts(loaded)
+				doubted = doubts(loaded)
 			}
-			if err != nil {
+			if err = errors.Join(append([]error{err}, refusals(loaded)...)...); err != nil {
 				err = errors.New(cli.HideWords(err.Error(), args))
 			}
 			if *asJSON {
@@ -230,7 +230,7 @@ func configDiffCommand() *cobra.Command {
 		}
 		var r admin.Reload
 		if err := json.Unmarshal(answer, &r); err != nil || r.Result == "" {
-			return fmt.Errorf("%s answers %d: %s", server.Base, status, answer)
+			return server.Refused("/admin/reload", status, answer)
 		}
 		if asJSON {
 			if err := cli.PrintRaw(cmd.OutOrStdout(), append(answer, '\n')); err != nil {

@@ -34,15 +34,18 @@ func snapshotDir(loaded *config.Loaded) (*file.Dir, error) {
 
 // snapshotKey reads the key that seals salts in snapshots.
 func snapshotKey(loaded *config.Loaded) (*history.SealingKey, error) {
-	name := loaded.Config.Snapshot.KeyFile
-	if name == "" {
-		return history.NoKey, nil
-	}
-	key, err := history.ReadSealingKey(name)
+	key, err := readSnapshotKey(loaded.Config.Snapshot.KeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: snapshot.key_file: %w", loaded.Place("snapshot.key_file"), err)
 	}
 	return key, nil
+}
+
+func readSnapshotKey(file string) (*history.SealingKey, error) {
+	if file == "" {
+		return history.NoKey, nil
+	}
+	return history.ReadSealingKey(file)
 }
 
 // journalKey reads the key that seals the journal, nil without one.

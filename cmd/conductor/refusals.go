@@ -7,64 +7,102 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/telemetry"
 	"example.com/conductor/config"
+	"example.com/conductor/keyfile"
 )
 
-// refusals returns why a server refuses to start with settings that have no mistake in themselves: files and
-// folders that they name cannot be used. serve and config check both ask it, so that they say the same.
+// refusals returns why a server refuses to start besides mistakes of the settings themselves: files and folders that they
+// name cannot be used. serve and config check both ask it, so that they say the same. It returns all at once, and of settings
+// with mistakes too, as far as they could be read: nobody is to find one error behind another.
 //
 // It leaves nothing behind, opens no port and takes no lock, so it may run next to the server. Rights are those
 // of the user that runs it.
 func refusals(loaded *config.Loaded) (all []error) {
-	cfg := &loaded.Config
-	check := func(err error) {
-		if err != nil {
-			all = append(all, err)
-		}
-	}
+	cfg, r := &loaded.Config, &refusing{loaded: loaded}
 	if _, err := policyOf(cfg); err != nil {
-		check(fmt.Errorf("%s: auth.file: %w", loaded.Place("auth.file"), err))
+		r.refuse("auth.file", err)
 	}
-	_, err := certificatesOf(loaded)
-	check(err)
-	_, err = peerClient(loaded)
-	check(err)
-	shared, err := openStore(loaded)
-	check(err)
-	if shared != nil {
-		shared.Close()
-	}
-	if cfg.Snapshot.Dir != "" || shared != nil {
-		_, err = snapshotKey(loaded)
-		check(err)
-	}
-	_, err = journalKey(loaded)
-	check(err)
-	for _, f := range []struct{ name, path string }{{"snapshot.dir", cfg.Snapshot.Dir}, {"journal.dir", cfg.Journal.Dir}} {
-		if f.path == "" {
-			continue
-		}
-		if err := checkFolder(f.path); err != nil {
-			check(fmt.Errorf("%s: %s: %w", loaded.Place(f.name), f.name, err))
+	tls, peer, shared := serverFiles(cfg.TLS), peerFiles(cfg.Peer), storeFiles(cfg.Store)
+	r.refuseFaults("tls", tls.Check())
+	r.refuseFaults("peer", peer.Check())
+	if cfg.Store.URL != "" || loaded.Unread("store.url") {
+		r.refuseFaults("store", shared.Check())
+		at := storeConfig(cfg.Store)
+		for _, err := range at.Check() {
+			field, rest, _ := strings.Cut(err.Error(), ": ")
+			r.refuse("store."+field, errors.New(rest))
 		}
 	}
+	if cfg.Snapshot.Dir != "" || cfg.Store.URL != "" || loaded.Unread("snapshot.dir") || loaded.Unread("store.url") {
+		_, err := readSnapshotKey(cfg.Snapshot.KeyFile)
+		r.refuse("snapshot.key_file", err)
+	}
+	if file := cfg.Journal.KeyFile; file != "" && (cfg.Journal.Dir != "" || loaded.Unread("journal.dir")) {
+		_, err := keyfile.Read(file)
+		r.refuse("journal.key_file", err)
+	}
+	r.refuse("snapshot.dir", checkFolder(cfg.Snapshot.Dir))
+	r.refuse("journal.dir", checkFolder(cfg.Journal.Dir))
 	if dir := cfg.Snapshot.Dir; dir != "" && cfg.Journal.Dir != "" && filepath.Clean(dir) == filepath.Clean(cfg.Journal.Dir) {
-		check(fmt.Errorf("%s: journal.dir: %s is the folder of snapshots too: the journal needs one of its own",
-			loaded.Place("journal.dir"), dir))
+		r.refuse("journal.dir", fmt.Errorf("%s is the folder of snapshots too: the journal needs one of its own", dir))
 	}
-	check(checkAccessLog(cfg.Dynamo))
-	tracer, err := newTracer(loaded, zerolog.Nop())
-	check(err)
-	if tracer != nil {
-		ended, cancel := context.WithCancel(context.Background())
-		cancel() // it has no trace to send
-		tracer.Close(ended)
+	if err := checkAccessLog(cfg.Dynamo); err != nil {
+		r.all = append(r.all, err) // in Dynamo's words
 	}
-	return all
+	if file := cfg.Tracing.HeadersFile; file != "" && (cfg.Tracing.Endpoint != "" || loaded.Unread("tracing.endpoint")) {
+		_, err := readHeaders(file)
+		r.refuse("tracing.headers_file", err)
+	}
+	r.refuse("tracing.endpoint", checkTracer(cfg.Tracing))
+	return r.all
+}
+
+// refusing collects refusals, one error a line.
+type refusing struct {
+	loaded *config.Loaded
+	all    []error
+}
+
+// refuse adds what is wrong with a setting, nil for nothing.
+func (r *refusing) refuse(path string, err error) {
+	if err == nil {
+		return
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		r.all = append(r.all, fmt.Errorf("%s: %s: %s", r.loaded.Place(path), path, line))
+	}
+}
+
+// refuseFaults adds the faults of the files that a section names. What is about several of them may not be real while one could
+// not be read.
+func (r *refusing) refuseFaults(section string, faults []access.Fault) {
+	for _, f := range faults {
+		if !f.Joint || !r.loaded.Unread(section) {
+			r.refuse(section+"."+f.Field, f.Err)
+		}
+	}
+}
+
+// checkTracer reports why traces cannot be sent to an endpoint.
+func checkTracer(c config.Tracing) error {
+	if c.Endpoint == "" {
+		return nil
+	}
+	t, err := telemetry.NewTracer(telemetry.TracerConfig{Endpoint: c.Endpoint, Sample: c.Sample, Version: version, Log: zerolog.Nop()})
+	if err != nil {
+		return err
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel() // it has no trace to send
+	t.Close(ended)
+	return nil
 }
 
 // doubts returns what config check warns of, and serve starts with all the same.
@@ -102,6 +140,9 @@ func doubts(loaded *config.Loaded) (all []error) {
 
 // checkFolder reports why a server cannot keep files in a folder, which it makes if it does not exist.
 func checkFolder(path string) error {
+	if path == "" {
+		return nil
+	}
 	for at := filepath.Clean(path); ; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
 		if errors.Is(err, fs.ErrNotExist) && filepath.Dir(at) != at {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -108,11 +109,15 @@ func (r *reloader) Reload(dry bool) admin.Reload {
 
 func (r *reloader) applySettings(dry bool) (out admin.Reload) {
 	loaded, err := r.load()
+	next := loaded.Config
+	policy, wrong := policyOf(&next) // files may have changed without a setting
+	if wrong != nil {
+		err = errors.Join(err, errors.New("auth.file: "+strings.ReplaceAll(wrong.Error(), "\n", "\nauth.file: ")))
+	}
 	if err != nil {
 		out.Result, out.Errors = admin.ReloadInvalid, strings.Split(err.Error(), "\n")
 		return out
 	}
-	next := loaded.Config
 	added, changed, removed := config.DiffSources(&r.settings.current, &next)
 	for _, c := range config.Diff(&r.settings.current, &next) {
 		out.Changes = append(out.Changes, admin.Change(c))
@@ -131,12 +136,6 @@ func (r *reloader) applySettings(dry bool) (out admin.Reload) {
 	out.Added, out.Changed, out.Removed = keysOf(added), keysOf(changed), keysOf(removed)
 	if len(out.Errors) > 0 {
 		out.Result = admin.ReloadRefused
-		return out
-	}
-	// Files may have changed without a setting.
-	policy, err := policyOf(&next)
-	if err != nil {
-		out.Result, out.Errors = admin.ReloadInvalid, []string{"auth.file: " + err.Error()}
 		return out
 	}
 	if out.Result = admin.ReloadApplied; len(out.Changes)+len(added)+len(changed)+len(removed) == 0 {

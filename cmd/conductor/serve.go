@@ -66,7 +66,7 @@ The log goes to standard error, one JSON object a line (--log-format console for
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		loaded, err := flags.loadConfig()
 		if err != nil {
-			cmd.PrintErrln(err) // one line per mistake, each with its place
+			cmd.PrintErrln(errors.Join(append([]error{err}, refusals(loaded)...)...)) // one line per mistake, each with its place
 			return cli.ErrReported
 		}
 		return runServer(cmd, loaded, flags)
@@ -213,14 +213,11 @@ func (s *serving) recovers() bool {
 // bothered. No engine is followed yet.
 func (s *serving) openResources() (err error) {
 	cfg := &s.cfg
-	if err := errors.Join(refusals(s.loaded)...); err != nil {
-		return err
-	}
 	s.listeners = server.NewServers(listeners(cfg.Listeners), listenerTimeouts(cfg.Limits), s.log)
-	if err := s.listeners.Bind(); err != nil {
+	s.life.onEnd("the ports", s.listeners.Unbind)
+	if err := errors.Join(append(refusals(s.loaded), s.listeners.Bind())...); err != nil {
 		return err
 	}
-	s.life.onEnd("the ports", s.listeners.Unbind)
 	s.listeners.Connections.SetBounds(connectionBounds(cfg.Limits))
 
 	// Who may ask, and as whom this server asks others.

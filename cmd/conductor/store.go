@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -29,14 +28,26 @@ func openStore(loaded *config.Loaded) (*store.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store.%w", err)
 	}
-	s, err := store.Open(store.Config{
-		URL: cfg.URL, Addresses: cfg.Addresses, Master: cfg.Master, Cluster: cfg.Cluster, Name: cfg.Name,
-		PasswordFile: cfg.PasswordFile, SentinelPasswordFile: cfg.SentinelPasswordFile, TLS: secured, Timeout: storeTimeout,
-	})
+	at := storeConfig(cfg)
+	at.TLS = secured
+	s, err := store.Open(at)
 	if err != nil {
 		return nil, fmt.Errorf("%s: store.%w", loaded.Place("store.url"), err)
 	}
 	return s, nil
+}
+
+// storeConfig is where the store is.
+func storeConfig(cfg config.Store) store.Config {
+	return store.Config{
+		URL: cfg.URL, Addresses: cfg.Addresses, Master: cfg.Master, Cluster: cfg.Cluster, Name: cfg.Name,
+		PasswordFile: cfg.PasswordFile, SentinelPasswordFile: cfg.SentinelPasswordFile, Timeout: storeTimeout,
+	}
+}
+
+// storeFiles are what this server shows the store, and trusts.
+func storeFiles(cfg config.Store) access.ClientFiles {
+	return access.ClientFiles{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}
 }
 
 // storeTLS is how the store is trusted, nil where the settings say nothing.
@@ -50,9 +61,6 @@ func storeTLS(cfg config.Store) (*tls.Config, error) {
 		if secured.RootCAs, err = access.Authorities(cfg.CACert); err != nil {
 			return nil, fmt.Errorf("cacert: %w", err)
 		}
-	}
-	if (cfg.Cert == "") != (cfg.Key == "") {
-		return nil, errors.New("cert: a client certificate needs both its certificate and its key")
 	}
 	if cfg.Cert != "" {
 		// The files are read for each connection, so that a renewed certificate is used.

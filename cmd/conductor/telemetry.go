@@ -55,6 +55,7 @@ func readHeaders(name string) (map[string]string, error) {
 		return nil, fmt.Errorf("%s: more than %d bytes", name, maxHeaders)
 	}
 	headers := make(map[string]string)
+	var wrong []error
 	for i, line := range strings.Split(string(text), "\n") {
 		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
 			continue
@@ -62,11 +63,11 @@ func readHeaders(name string) (map[string]string, error) {
 		key, value, ok := strings.Cut(line, ":")
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 		if !ok || !httpguts.ValidHeaderFieldName(key) || !httpguts.ValidHeaderFieldValue(value) {
-			return nil, fmt.Errorf("%s:%d: a line must be a header: value", name, i+1)
+			wrong = append(wrong, fmt.Errorf("%s:%d: a line must be a header: value", name, i+1))
 		}
 		headers[key] = value
 	}
-	return headers, nil
+	return headers, errors.Join(wrong...)
 }
 
 // closeTracer sends the last traces, for a second at most.

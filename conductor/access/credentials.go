@@ -79,54 +79,59 @@ func readCredentials(r io.Reader) (*Credentials, error) {
 	out := &Credentials{certificates: make(map[string]*Client), found: make(map[uint64][]int), seed: maphash.MakeSeed()}
 	var errs []error
 	names, weights := make(map[string]bool), make(map[string]int)
-	add := func(list string, i int, e entry) *Client {
-		c, err := e.makeClient()
-		if err == nil && names[e.Name] {
-			err = fmt.Errorf("name: %q is taken by another entry", e.Name)
+	// add returns the client of an entry, nil if something is wrong with it: own is what is wrong besides what both lists share.
+	add := func(list string, i int, e entry, own error) *Client {
+		c, wrong := e.makeClient()
+		if own != nil {
+			wrong = append([]error{own}, wrong...)
 		}
-		if err == nil && len(c.Tenants) == 1 {
-			other, known := weights[c.Tenants[0]]
-			if weights[c.Tenants[0]] = c.Weight; known && other != c.Weight {
-				err = fmt.Errorf("weight: %d, and %d in another entry of tenant %q: its clients share slots", c.Weight, other,
-					c.Tenants[0])
-			}
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s[%d]: %w", list, i, err))
-			return nil
+		if e.Name != "" && names[e.Name] {
+			wrong = append(wrong, fmt.Errorf("name: %q is taken by another entry", e.Name))
 		}
 		names[e.Name] = true
+		if c != nil && len(c.Tenants) == 1 {
+			other, known := weights[c.Tenants[0]]
+			if weights[c.Tenants[0]] = c.Weight; known && other != c.Weight {
+				wrong = append(wrong, fmt.Errorf("weight: %d, and %d in another entry of tenant %q: its clients share slots", c.Weight,
+					other, c.Tenants[0]))
+			}
+		}
+		for _, err := range wrong {
+			errs = append(errs, fmt.Errorf("%s[%d]: %w", list, i, err))
+		}
+		if len(wrong) > 0 {
+			return nil
+		}
 		return c
 	}
 	for i, e := range in.Tokens {
 		digest, err := hex.DecodeString(e.SHA256)
 		switch {
 		case err != nil || len(digest) != sha256.Size:
-			errs = append(errs, fmt.Errorf("tokens[%d]: sha256: not 64 hexadecimal digits; make an entry with conductor token", i))
+			err = errors.New("sha256: not 64 hexadecimal digits; make an entry with conductor token")
 		case e.Subject != "":
-			errs = append(errs, fmt.Errorf("tokens[%d]: subject: only entries of certificates have one", i))
+			err = errors.New("subject: only entries of certificates have one")
 		case out.hasDigest([sha256.Size]byte(digest)):
-			errs = append(errs, fmt.Errorf("tokens[%d]: sha256: another entry has the same token", i))
-		default:
-			if c := add("tokens", i, e); c != nil {
-				at := maphash.Bytes(out.seed, digest)
-				out.found[at] = append(out.found[at], len(out.tokens))
-				out.tokens = append(out.tokens, token{[sha256.Size]byte(digest), c})
-			}
+			err = errors.New("sha256: another entry has the same token")
+		}
+		if c := add("tokens", i, e, err); c != nil {
+			at := maphash.Bytes(out.seed, digest)
+			out.found[at] = append(out.found[at], len(out.tokens))
+			out.tokens = append(out.tokens, token{[sha256.Size]byte(digest), c})
 		}
 	}
 	for i, e := range in.Certificates {
+		var err error
 		switch {
 		case e.Subject == "":
-			errs = append(errs, fmt.Errorf("certificates[%d]: subject: is required", i))
+			err = errors.New("subject: is required")
 		case e.SHA256 != "":
-			errs = append(errs, fmt.Errorf("certificates[%d]: sha256: only entries of tokens have one", i))
+			err = errors.New("sha256: only entries of tokens have one")
 		case out.certificates[e.Subject] != nil:
-			errs = append(errs, fmt.Errorf("certificates[%d]: subject: %q is taken by another entry", i, e.Subject))
-		default:
-			if c := add("certificates", i, e); c != nil {
-				out.certificates[e.Subject] = c
-			}
+			err = fmt.Errorf("subject: %q is taken by another entry", e.Subject)
+		}
+		if c := add("certificates", i, e, err); c != nil {
+			out.certificates[e.Subject] = c
 		}
 	}
 	if len(errs) > 0 {
@@ -136,27 +141,39 @@ func readCredentials(r io.Reader) (*Credentials, error) {
 }
 
 // makeClient checks the fields that entries of tokens and of certificates share, and returns the client that they describe.
-func (e *entry) makeClient() (*Client, error) {
+func (e *entry) makeClient() (*Client, []error) {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if e.Weight < 0 || e.Weight > maxWeight {
+		wrong("weight: %d is not between 1 and %d, or 0 for 1", e.Weight, maxWeight)
+	}
+	if e.Name == "" {
+		wrong("name: is required")
+	}
 	roles, err := ParseRoles(e.Roles)
 	switch {
-	case e.Weight < 0 || e.Weight > maxWeight:
-		return nil, fmt.Errorf("weight: %d is not between 1 and %d, or 0 for 1", e.Weight, maxWeight)
-	case e.Name == "":
-		return nil, errors.New("name: is required")
 	case err != nil:
-		return nil, fmt.Errorf("roles: %w", err)
+		wrong("roles: %w", err)
 	case roles == 0:
-		return nil, fmt.Errorf("roles: is required; the roles are %s", strings.Join(roleNames, ", "))
-	case len(e.Tenants) == 0:
-		return nil, errors.New(`tenants: is required; ["*"] is every tenant`)
-	case slices.Contains(e.Tenants, ""):
-		return nil, errors.New("tenants: a tenant has no name")
-	case !slices.Contains(e.Tenants, "*"):
-		return &Client{Name: e.Name, Roles: roles, Tenants: scope.Tenants(e.Tenants), Weight: e.Weight}, nil
-	case len(e.Tenants) > 1:
-		return nil, errors.New(`tenants: "*" is every tenant, and stands alone`)
+		wrong("roles: is required; the roles are %s", strings.Join(roleNames, ", "))
 	}
-	return &Client{Name: e.Name, Roles: roles, Weight: e.Weight}, nil
+	every := slices.Contains(e.Tenants, "*")
+	switch {
+	case len(e.Tenants) == 0:
+		wrong(`tenants: is required; ["*"] is every tenant`)
+	case slices.Contains(e.Tenants, ""):
+		wrong("tenants: a tenant has no name")
+	case every && len(e.Tenants) > 1:
+		wrong(`tenants: "*" is every tenant, and stands alone`)
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	c := &Client{Name: e.Name, Roles: roles, Weight: e.Weight}
+	if !every {
+		c.Tenants = scope.Tenants(e.Tenants)
+	}
+	return c, nil
 }
 
 // maxToken bounds a token in bytes, so that a wrong one costs little to hash. Those of conductor token

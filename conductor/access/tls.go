@@ -133,7 +133,7 @@ type Transport struct {
 // NewTransport returns a Transport. base has all other settings. It returns the error of a file.
 func NewTransport(files ClientFiles, base *http.Transport) (*Transport, error) {
 	if (files.Cert == "") != (files.Key == "") {
-		return nil, errors.New("a client certificate needs both its certificate and its key")
+		return nil, errPair
 	}
 	t := &Transport{files: files, base: base}
 	_, _, err := t.readFiles()

@@ -106,9 +106,10 @@ func NewServers(all []Listener, timeouts Timeouts, log zerolog.Logger) *Servers 
 // Bind takes all ports, or none of them.
 func (s *Servers) Bind() error { return bindPorts(s.ports) }
 
-// bindPorts binds those of some ports that are not bound yet. If one cannot be bound, it binds none of them.
+// bindPorts binds those of some ports that are not bound yet. If some cannot be bound, it binds none of them, and names each.
 func bindPorts(ports []*port) error {
 	var fresh []*port
+	var failed []error
 	for _, p := range ports {
 		if p.bound != nil {
 			continue
@@ -117,18 +118,21 @@ func bindPorts(ports []*port) error {
 		var err error
 		if p.bound, err = net.Listen("tcp", p.Address); err != nil {
 			p.bound = nil
-			unbindPorts(fresh)
 			if errors.Is(err, syscall.EADDRINUSE) {
 				err = errors.New("the port is in use")
 			}
-			return fmt.Errorf("cannot listen on %s for the %s dialect: %w", p.Address, p.Dialect, err)
+			failed = append(failed, fmt.Errorf("cannot listen on %s for the %s dialect: %w", p.Address, p.Dialect, err))
+			continue
 		}
 		if _, number, _ := net.SplitHostPort(p.Address); number == "0" || number == "" {
 			p.Address, p.chosen = p.bound.Addr().String(), true
 		}
 		fresh = append(fresh, p)
 	}
-	return nil
+	if len(failed) > 0 {
+		unbindPorts(fresh)
+	}
+	return errors.Join(failed...)
 }
 
 // Address returns the address of a bound listener. A late one has the same when it is served.

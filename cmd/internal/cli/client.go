@@ -197,7 +197,7 @@ func (c *Client) Do(ctx context.Context, method, path string, body []byte, out a
 		return err
 	}
 	if status != http.StatusOK {
-		return c.refused(path, status, answer)
+		return c.Refused(path, status, answer)
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
 		return fmt.Errorf("the answer of %s%s cannot be read: %w", c.Base, path, err)
@@ -223,7 +223,7 @@ func (c *Client) Stream(ctx context.Context, path, accept string) (io.ReadCloser
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // the status says enough without it
-		return nil, c.refused(path, resp.StatusCode, text)
+		return nil, c.Refused(path, resp.StatusCode, text)
 	}
 	return resp.Body, nil
 }
@@ -247,8 +247,8 @@ func (e *RefusedError) Said() string {
 	return said.Error
 }
 
-// refused words an answer that is not 200.
-func (c *Client) refused(path string, status int, body []byte) error {
+// Refused words an answer that is not 200.
+func (c *Client) Refused(path string, status int, body []byte) error {
 	refusal := &RefusedError{Status: status, Body: body}
 	said := refusal.Said()
 	at := strings.TrimPrefix(strings.TrimPrefix(c.Base, "http://"), "https://")
