@@ -39,9 +39,11 @@ const documentedPatience = 5 * time.Minute
 func TestDocumentedCommands(t *testing.T) {
 	programs := documentedPrograms(t)
 	targets := makeTargets(t)
-	ran, commands := 0, 0
-	for _, page := range doctest.Pages(t, repository) {
+	ran, commands, read := 0, 0, 0
+	pages := doctest.Pages(t, repository)
+	for _, page := range pages {
 		t.Run(page.Path, func(t *testing.T) {
+			read++
 			d := &documented{t: t, page: page, targets: targets}
 			for _, m := range makeTarget.FindAllStringSubmatch(page.Text, -1) {
 				d.make(m[1:2])
@@ -53,7 +55,7 @@ func TestDocumentedCommands(t *testing.T) {
 			commands += d.commands
 		})
 	}
-	if ran < 10 || commands < 15 {
+	if read == len(pages) && (ran < 10 || commands < 15) { // else -run names some
 		t.Errorf("only %d blocks ran, and %d commands were parsed", ran, commands)
 	}
 }
