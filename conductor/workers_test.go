@@ -78,6 +78,13 @@ func TestWorkers(t *testing.T) {
 				t.Errorf("%+v of model %q: %q, want %q", c.reader, c.model, got, c.want)
 			}
 		}
+		// Of blocks that are used together all or none count (CHUNK-1).
+		run("store http://w2 path=1/2/3/4 hashed=sglang")
+		pages, _, _, _ := blocksOf(args{keys: map[string]string{"path": "1/2/3/4", "hashed": "sglang"}})
+		run(fmt.Sprintf(`event http://w2 json={"type":"BlockStored","block_hashes":[%d,%d],"token_ids":[],"block_size":32,"medium":"CPU"}`,
+			pages[1], pages[3]), "remove http://w2 path=1/2/3/4 hashed=sglang")
+		expect("1/2/3/4", "http://w2=4")
+		expect("1/2/3", "http://w2=2")
 		// One URL of two deployments is one worker.
 		run("register http://v type=SGLang model=m", "store http://v path=q/r hashed=sglang")
 		expect("q/r", "http://v=2")

@@ -177,6 +177,25 @@ func (q Inspector) CountCopies(name Owner) (n int) {
 	return n
 }
 
+// Copies appends how many copies an owner holds of the block that each engine hash means to it, 0 where it does not hold the
+// block. All events wait meanwhile.
+func (q Inspector) Copies(dst []int, name Owner, engine []uint64) []int {
+	q.x.lock()
+	defer q.x.unlock()
+	o := q.x.holders.owners[name]
+	for _, h := range engine {
+		n := 0
+		if o != nil {
+			r := removing{x: q.x, s: o.s, o: o}
+			if p := r.resolveHash(normal(h)); !p.isNone() && q.x.tree.sets.hasOwner(q.x.tree.lines.setOf(p), o.id) {
+				n = 1 + int(o.copies.extraOf(p))
+			}
+		}
+		dst = append(dst, n)
+	}
+	return dst
+}
+
 // NamesBefore appends names of the n blocks before the one that an engine hash means to a
 // source, in the order of the chain. It appends fewer where the chain begins, and then
 // reports root, or where a block has no name that means it to the source. All events wait

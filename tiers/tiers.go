@@ -130,7 +130,7 @@ type Owner struct {
 	// Serves lists the instances a pool is bound to; nil is all of them, an
 	// empty list none. Not used for instances.
 	Serves []int32
-	// Chunk is how many blocks the owner loads whole or not at all; 0 and 1 are one. Every stretch
+	// Chunk is how many blocks the owner uses whole or not at all; 0 and 1 are one. Every stretch
 	// of blocks that it holds begins with a chunk.
 	Chunk uint32
 }

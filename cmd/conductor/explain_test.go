@@ -133,6 +133,8 @@ var explainCases = []explainCase{
 		"GPU[[0 1]] | 1 [16 32] tokens_unknown? never_announced?"},
 	{"chunk", "", [][]any{{ruledStored(0, 4, "block_hashes", []int{500}, "token_ids", recordedTokens(6), "block_size", 6*recordedBlock,
 		"medium", "CPU")}}, nil, "| 0 [0 16] chunk_in_part"},
+	{"large", "", [][]any{{ruledStored(0, 4, "block_hashes", []int{500, 501}, "token_ids", recordedTokens(6), "block_size",
+		3*recordedBlock)}}, nil, "GPU[[0 3]] | 3 [48 64] chunk_in_part"},
 	{"offloaded", "", [][]any{{ruledStored(0, 6)},
 		{ruledStored(2, 3, "token_ids", []int{}, "block_size", 3*recordedBlock, "medium", "CPU", "parent_block_hash", nil),
 			ruledStored(5, 6, "token_ids", []int{}, "block_size", 3*recordedBlock, "medium", "CPU", "parent_block_hash", nil)},

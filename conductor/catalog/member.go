@@ -86,6 +86,9 @@ type Namespace struct {
 	InstanceID int32      // id in the deployment, or tiers.Pool
 	Serves     []int32    // ids of the instances a pool is bound to; nil for all
 	LookAheads LookAheads // of the blocks it holds or held; owned by the source, and changed with Catalog.mu held
+	// EngineBlock is the greatest common divisor of the sizes of the blocks that the source's engine has or had on its device, in
+	// registered blocks; 0 before the first. The source owns it, and changes it with NoteEngineBlock.
+	EngineBlock int
 }
 
 // NamingOf returns how a source names its blocks.

@@ -85,9 +85,9 @@ func (d *Doctor) observeCopies(o *Observation) {
 	if !d.countsCopies(o) {
 		return
 	}
-	added, again := o.Added/o.Parts, o.Copies/o.Parts
-	c.added += added
-	c.held += added + again
+	all, again := (o.Added+o.Copies)/o.Parts, o.Copies/o.Parts
+	c.added += all - again
+	c.held += all
 	if c.base == 0 {
 		c.most = max(c.most, c.held)
 		return

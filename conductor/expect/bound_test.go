@@ -169,7 +169,7 @@ func TestContradictions(t *testing.T) {
 					to.Add(Report{Keys: p, TTL: time.Minute})
 				}
 				if name == "announced halfway" {
-					space.Announced(0, 0, []uint64{1000 + n})
+					space.Announced(0, 0, []uint64{1000 + n}, 1)
 				}
 				clock.at = clock.at.Add(time.Millisecond)
 			}

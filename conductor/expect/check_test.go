@@ -295,7 +295,7 @@ func TestRepeatedHashes(t *testing.T) {
 			t.Errorf("%v: %v", p, got)
 		}
 	}
-	space.Announced(1, 0, []uint64{1, 2, 1})
+	space.Announced(1, 0, []uint64{1, 2, 1}, 1)
 	table.check(t)
 	clock.at = clock.at.Add(time.Second)
 	table.Cancel("a", "")

@@ -46,7 +46,7 @@ func (c *counter) serve(rank int32, prompts, blocks int, took time.Duration) {
 		p := c.prompt(blocks)
 		c.space.Target(0, rank, Options{}).Add(Report{Keys: p})
 		c.pass(took)
-		c.space.Announced(0, rank, p)
+		c.space.Announced(0, rank, p, 1)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestLateAtAnyPace(t *testing.T) {
 		p := c.prompt(4)
 		c.space.Target(0, 0, Options{}).Add(Report{Keys: p})
 		if sent = append(sent, p); len(sent) > 500 {
-			c.space.Announced(0, 0, sent[0])
+			c.space.Announced(0, 0, sent[0], 1)
 			sent = sent[1:]
 		}
 		c.pass(10 * time.Millisecond)
@@ -127,9 +127,9 @@ func TestLateParts(t *testing.T) {
 		p := c.prompt(100)
 		c.space.Target(0, 0, Options{}).Add(Report{Keys: p, TTL: time.Second})
 		c.pass(2 * time.Second)
-		c.space.Announced(0, 0, p[:50])
+		c.space.Announced(0, 0, p[:50], 1)
 		c.pass(2 * time.Second)
-		c.space.Announced(0, 0, p[50:])
+		c.space.Announced(0, 0, p[50:], 1)
 	}
 	s := c.space.States()[0]
 	if p50 := s.Delay(0.5); p50 < 4*time.Second || p50 > 5*time.Second {
@@ -207,7 +207,7 @@ func TestCounts(t *testing.T) {
 	check("3 reports, 14 pending")
 	of(0, Options{}).Has(a[:1])
 	check("3 reports, 13 pending")
-	c.space.Announced(0, 0, a[1:4])
+	c.space.Announced(0, 0, a[1:4], 1)
 	check("3 reports, 10 pending, 3 confirmed")
 	c.pass(time.Second)
 	check("3 reports, 4 pending, 3 confirmed, 6 expired")
@@ -264,12 +264,12 @@ func TestDoubt(t *testing.T) {
 	check("rank 0: 20 reports of context 7, 0 late, 0 by rank 0")
 	p := c.prompt(2)
 	c.space.Target(0, 0, Options{}).Add(Report{Keys: p})
-	if c.space.Announced(0, 0, c.prompt(3)) || !c.space.Announced(0, 0, p[:1]) || c.space.Announced(0, 0, p[1:]) {
+	if c.space.Announced(0, 0, c.prompt(3), 1) || !c.space.Announced(0, 0, p[:1], 1) || c.space.Announced(0, 0, p[1:], 1) {
 		t.Error("the first confirmation alone ends the doubt")
 	}
 	check("")
 	// Blocks that are partly confirmed, taken back or known already are no reason to doubt.
-	vain(0, 30, func(p keys) { c.space.Announced(0, 0, p[:1]) })
+	vain(0, 30, func(p keys) { c.space.Announced(0, 0, p[:1], 1) })
 	vain(1, 30, func(p keys) { c.space.Target(0, 1, Options{}).Has(p) })
 	vain(2, 30, func(keys) { c.space.Drop(0, 2) })
 	check("")
@@ -285,16 +285,16 @@ func TestDoubt(t *testing.T) {
 	if c.space.Awaits(0, 6) {
 		t.Error("an announcement is looked at without need")
 	}
-	vain(5, 25, func(p keys) { c.space.Announced(0, 6, p) })
+	vain(5, 25, func(p keys) { c.space.Announced(0, 6, p, 1) })
 	check("rank 5: 25 reports of context 7, 0 late, 21 by rank 6")
-	c.space.Announced(0, 5, keys{c.n + 1})
-	vain(5, 1, func(p keys) { c.space.Announced(0, 5, p) })
+	c.space.Announced(0, 5, keys{c.n + 1}, 1)
+	vain(5, 1, func(p keys) { c.space.Announced(0, 5, p, 1) })
 	check("")
 	if c.space.Awaits(0, 6) {
 		t.Error("an announcement is looked at without need afterwards")
 	}
 	// They come late.
-	vain(AnyRank, 25, func(p keys) { c.pass(2 * time.Second); c.space.Announced(0, 8, p) })
+	vain(AnyRank, 25, func(p keys) { c.pass(2 * time.Second); c.space.Announced(0, 8, p, 1) })
 	check("rank -1: 25 reports of context 7, 50 late, 0 by rank 0")
 	c.space.Drop(0, 8)
 	check("")

@@ -184,6 +184,7 @@ type Target struct {
 	late      []late
 	confirmed int64 // when the last block was confirmed
 	doubt     Doubt
+	whole     uint32    // of the last report or announcement, see Report.Whole
 	doubted   []*Target // of the ranks of the instance, those in doubt; only where the rank is not known
 	gone      bool      // it is not the space's any more, and takes nothing
 
@@ -328,6 +329,8 @@ type Report struct {
 	Named bool
 	// Context tells adapters and salts apart.
 	Context uint64
+	// Whole is how many blocks the engine announces and uses together, from the prompt's first one on; 0 and 1 are one.
+	Whole int
 }
 
 // Add notes that a prompt goes to the target.
@@ -355,6 +358,7 @@ func (t *Target) Add(r Report) {
 	if ttl == 0 {
 		ttl = time.Duration(t.ttl())
 	}
+	t.whole = uint32(r.Whole)
 	t.reports++
 	table.totals.Reports++
 	t.doubt.Context = r.Context
@@ -574,8 +578,9 @@ func (s *Space) Awaits(instance, rank int32) bool {
 	return false
 }
 
-// Announced notes that a rank has announced consecutive blocks. It reports whether that ends a doubt.
-func (s *Space) Announced(instance, rank int32, keys []uint64) (relieved bool) {
+// Announced notes that a rank has announced consecutive blocks. whole is how many its engine uses together, see
+// Report.Whole. It reports whether that ends a doubt.
+func (s *Space) Announced(instance, rank int32, keys []uint64, whole int) (relieved bool) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	now := steady.Nanos(s.table.now())
@@ -583,6 +588,7 @@ func (s *Space) Announced(instance, rank int32, keys []uint64) (relieved bool) {
 		if t == nil || t.Capacity > 0 {
 			continue
 		}
+		t.whole = uint32(whole)
 		if t.confirmBlocks(keys, now, true) > 0 && t.endDoubt() {
 			relieved = true
 		}

@@ -155,7 +155,7 @@ func testModel(t *testing.T, seed uint64) {
 			}
 			from := holds(at, p)
 			p = p[:from+dice.IntN(len(p)-from+1)]
-			l.space.Announced(at.instance, at.rank, promptOf(p)[from:])
+			l.space.Announced(at.instance, at.rank, promptOf(p)[from:], 1)
 			l.announced(at.instance, at.rank, p, from)
 			if has[at] == nil {
 				has[at] = make(map[string]bool)

@@ -34,7 +34,7 @@ func FuzzSpace(f *testing.F) {
 			case 0, 1, 2:
 				s.Target(instance, rank, o).Add(Report{Keys: p, ID: id, TTL: time.Duration(call/24) * time.Second / 4, Print: p.Last()})
 			case 3:
-				s.Announced(instance, max(rank, 0), p)
+				s.Announced(instance, max(rank, 0), p, 1)
 			case 4:
 				table.Cancel(s.owner, id)
 			case 5:

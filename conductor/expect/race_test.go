@@ -38,7 +38,7 @@ func TestTogether(t *testing.T) {
 					s.Target(instance, rank, o).Has(p)
 				case 5, 6:
 					if s.Awaits(instance, rank) {
-						s.Announced(instance, max(rank, 0), p)
+						s.Announced(instance, max(rank, 0), p, 1)
 					}
 				case 7, 8:
 					for _, f := range s.Match(nil, p, 0, dice.IntN(len(p)+1)) {

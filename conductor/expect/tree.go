@@ -397,7 +397,20 @@ func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found 
 			}
 		}
 	}
-	return dst
+	return dst[:from+cutToWhole(dst[from:])]
+}
+
+// cutToWhole leaves out what targets do not use because the prompt does not have all of it (Report.Whole). It returns how
+// many stretches are left, which it moves to the beginning of the list.
+func cutToWhole(all []Found) (n int) {
+	for _, f := range all {
+		if f.To -= f.To % max(f.Target.whole, 1); f.From < f.To {
+			all[n] = f
+			n++
+		}
+	}
+	clear(all[n:])
+	return n
 }
 
 // window is how many keys of a prompt Match asks for at a time.

@@ -95,12 +95,15 @@ func (e *explaining) heldIn(p candidate, chains []*hash.Chain, who *map[uint32]o
 			if known && e.Tenants.Has(o.source.Registration.Tenant) && int(prefix.Owner) < len(table) &&
 				table[prefix.Owner].Instance != tiers.Retired {
 				name := o.source.Registration.Instance
-				best[name] = max(best[name], int(prefix.Blocks))
+				best[name] = max(best[name], int(table[prefix.Owner].EndOfWhole(0, prefix.Blocks)))
 			}
 		}
 	}
 	var all []inspect.ElsewhereInstance
 	for name, n := range best {
+		if n == 0 {
+			continue // a part of a chunk
+		}
 		all = append(all, inspect.ElsewhereInstance{Name: name, Blocks: n})
 	}
 	slices.SortFunc(all, func(a, b inspect.ElsewhereInstance) int {

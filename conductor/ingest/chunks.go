@@ -8,10 +8,10 @@ import (
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/events"
 	"example.com/conductor/index"
-	"example.com/conductor/tiers"
 )
 
-// Below the device, publishers keep blocks in chunks that they load whole or not at all: LMCache has 256
+// Publishers keep blocks in chunks that they use whole or not at all. On the device a chunk is a block of the
+// engine, which may be larger than the registered one: 528 tokens in a hybrid model. Below it LMCache has 256
 // tokens in a chunk, vLLM's offloading a multiple of the engine's block. A chunk of k registered blocks is
 // indexed as k blocks of an owner with chunks of k, and answers leave out what such an owner holds of a
 // chunk in part (tiers.Owner.Chunk).
@@ -24,17 +24,31 @@ import (
 // The blocks before that one follow from its chain. How many they are, the block size of the event
 // says, else the places of the hashes that came without a size (chunkGuess).
 
-// maxChunkSizes is how many sizes of chunks a source may have in a deployment: each has an owner for each
-// rank, medium and group. LMCache has one, and shorter ones of all sizes where prompts end: 256 tokens in blocks
+// maxChunkSizes is how many sizes of chunks a source may have on a medium of a deployment: each has an owner for
+// each rank and group. LMCache has one, and shorter ones of all sizes where prompts end: 256 tokens in blocks
 // of 16 make 15.
 const maxChunkSizes = 32
 
-// mayHaveChunks reports whether the source may have chunks of a size, in blocks.
-func (ns *namespace) mayHaveChunks(size int) bool {
-	return size <= 1 || slices.Contains(ns.chunks, size) || len(ns.chunks) < maxChunkSizes
+// mayHaveChunks reports whether the source may have chunks of a size, in blocks, on a medium.
+func (ns *namespace) mayHaveChunks(medium string, size int) bool {
+	sizes := ns.chunks[medium]
+	return size <= 1 || len(sizes) < maxChunkSizes || slices.Contains(sizes, size)
 }
 
-// putHashes stores blocks that come by their hashes alone. Below the device a hash may stand for a chunk.
+// noteChunks notes that a holder may have chunks.
+func (ns *namespace) noteChunks(key normalize.Owner) {
+	sizes := ns.chunks[key.Medium]
+	at, known := slices.BinarySearch(sizes, key.Chunk)
+	if key.Chunk == 0 || known {
+		return
+	}
+	if ns.chunks == nil {
+		ns.chunks = make(map[string][]int)
+	}
+	ns.chunks[key.Medium] = slices.Insert(sizes, at, key.Chunk)
+}
+
+// putHashes stores blocks that come by their hashes alone. A hash may stand for a chunk.
 func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
 	size := c.Chunk
 	if size == 0 {
@@ -58,15 +72,14 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 		before := len(all)
 		all = a.holdings.blocksOf(ns, all, h, size, at.Fold)
 		own := len(all) - before
-		device := c.Medium.Tier == tiers.Device
 		if own < size {
 			a.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
 				"counts as that one block until it is announced again behind them", size, c.Medium.Name)
 		}
-		if own < size || !device && !ns.mayHaveChunks(own) {
+		if own < size || !ns.mayHaveChunks(c.Owner.Medium, own) {
 			all, own = append(all[:before], h), 1 // the last block matches only where all do
 		}
-		if own == 1 || device {
+		if own == 1 {
 			own = 0
 		}
 		if own != chunk {
@@ -123,10 +136,7 @@ func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fol
 func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.Owner) (found int) {
 	var blocks []uint64
 	var remaining []int
-	had, sizes, exactly := make([]bool, len(e.Hashes)), []int{0}, []int{0, 0}
-	if s.media[key.Medium].Tier != tiers.Device {
-		sizes = append(sizes, ns.chunks...)
-	}
+	had, sizes, exactly := make([]bool, len(e.Hashes)), append([]int{0}, ns.chunks[key.Medium]...), []int{0, 0}
 	ns.Names.Removed(e, func(fold uint64) bool {
 		for i, h := range e.Hashes {
 			if had[i] {
@@ -148,7 +158,7 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 					blocks = s.blocksOf(ns, blocks[:0], h, size, fold)
 				}
 				if e.Remaining != nil {
-					remaining = slices.Repeat(e.Remaining[i:i+1], len(blocks))
+					remaining = e.Remaining[i : i+1]
 				}
 				for _, o := range holder.owners {
 					had[i] = s.withdrawChunk(ns, o, s.names(blocks, fold), remaining, s.copies(key)) || had[i]
@@ -164,24 +174,50 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 	return found
 }
 
-// withdrawChunk removes blocks from an owner that has the last one, and reports whether it has. Another
-// owner may have some of the others, in chunks that end before.
+// Chunks of one size may begin alike, where prompts part inside a chunk. So the blocks of an owner with chunks have as many
+// copies as its chunks have them, whatever a second announcement of a chunk means (holdings.copies): the last block, which no
+// other chunk has, says how often the chunk is held.
+//
+//	chunks  |-- 1 --|-- 2 --|-- 3 --|-- 4 --|           copies of 1 and 2: two each
+//	                        \-- 5 --|-- 6 --|
+
+// withdrawChunk removes blocks from an owner that has the last one, and reports whether it has. remaining is how many copies
+// stay, nil if that is not known.
 func (s *holdings) withdrawChunk(ns *namespace, o index.Owner, blocks []uint64, remaining []int, policy index.CopyPolicy) bool {
-	last := len(blocks) - 1
-	of := func(from, to int) []int {
-		if remaining == nil {
-			return nil
-		}
-		return remaining[from:to]
+	x, last := ns.Deployment.Index, len(blocks)-1
+	copies := func() int { return x.Inspect().Copies(nil, o, blocks[last:])[0] }
+	several := last > 0 && (remaining != nil || policy == index.CopySet)
+	had := 0
+	if several {
+		had = copies()
 	}
-	res := ns.Deployment.Index.Remove(o, blocks[last:], of(last, last+1), policy)
-	if res.Removed+res.Copies == 0 {
+	res := x.Remove(o, blocks[last:], remaining, policy)
+	gone := res.Removed + res.Copies
+	if gone == 0 {
 		return false
 	}
-	if last > 0 {
-		ns.Deployment.Index.Remove(o, blocks[:last], of(0, last), policy)
+	if several {
+		gone = had - copies()
+	}
+	for ; gone > 0 && last > 0; gone-- {
+		x.Remove(o, blocks[:last], nil, index.CopyCount)
 	}
 	return true
+}
+
+// chunksHeld returns the names of those blocks of a stored event whose chunks the owner holds already.
+func (s *holdings) chunksHeld(ns *namespace, o index.Owner, c *normalize.Change, fold uint64) (held []uint64) {
+	size, all := c.Owner.Chunk, s.names(c.Cut.Hashes, fold)
+	var last []uint64
+	for i := size - 1; i < len(all); i += size {
+		last = append(last, all[i])
+	}
+	for i, n := range ns.Deployment.Index.Inspect().Copies(nil, o, last) {
+		if n > 0 {
+			held = append(held, all[i*size:(i+1)*size]...)
+		}
+	}
+	return held
 }
 
 // chunkGuess learns how many blocks the chunks on a medium have, from the distances between chunks whose

@@ -46,7 +46,7 @@ func (a *applier) confirmExpected(ns *namespace, c *normalize.Change, res *index
 			keys = append(keys, h^id.Constant^expect.NamesMix)
 		}
 	}
-	if space.Announced(ns.InstanceID, c.Owner.Rank, keys) {
+	if space.Announced(ns.InstanceID, c.Owner.Rank, keys, ns.EngineBlock) {
 		a.effects.Relieved = true
 	}
 	if a.expectedKeys = keys; cap(keys) > keptHashes {

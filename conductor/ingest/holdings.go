@@ -53,7 +53,7 @@ func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 		if !ns.Deployment.Key.Within(e) {
 			continue
 		}
-		if ns.parts() > 0 || len(ns.chunks) > 0 && s.media[key.Medium].Tier != tiers.Device {
+		if ns.parts() > 0 || len(ns.chunks[key.Medium]) > 0 {
 			found += s.withdrawChunks(ns, e, key)
 			continue
 		}
@@ -149,32 +149,35 @@ func (s *holdings) copies(key normalize.Owner) index.CopyPolicy {
 	return s.policy
 }
 
-// onDevice calls f for each owner that stands for blocks which the engine itself has on its device.
-func (s *holdings) onDevice(f func(ns *namespace, o index.Owner)) {
+// onDevice calls f for each owner that stands for blocks which the engine itself has on its device. chunk is how many registered
+// blocks each of those is.
+func (s *holdings) onDevice(f func(ns *namespace, o index.Owner, chunk int)) {
 	for _, ns := range s.namespaces {
 		for key, h := range ns.owners {
 			if key.Medium == tiers.NameDevice && !key.Owned {
 				for _, o := range h.owners {
-					f(ns, o)
+					f(ns, o, max(key.Chunk, 1))
 				}
 			}
 		}
 	}
 }
 
-// countedOnDevice returns how many blocks and copies the engine has on its device by its events.
+// countedOnDevice returns how many blocks and copies, of its own size, the engine has on its device by its events.
 func (s *holdings) countedOnDevice() (n int) {
-	s.onDevice(func(ns *namespace, o index.Owner) { n += ns.Deployment.Index.Inspect().CountCopies(o) })
+	s.onDevice(func(ns *namespace, o index.Owner, chunk int) {
+		n += ns.Deployment.Index.Inspect().CountCopies(o) / chunk
+	})
 	return n
 }
 
 // assumeFull makes stores of blocks that the engine has on its device touches, those before included. What
 // the engine may have evicted since goes. Blocks from a snapshot or a peer do not tell which those are, so
-// then all go.
+// then all go, and so do all that have several parts, where a part has copies for other reasons.
 func (s *holdings) assumeFull(inherited bool) {
 	s.full = true
-	s.onDevice(func(ns *namespace, o index.Owner) {
-		if inherited {
+	s.onDevice(func(ns *namespace, o index.Owner, chunk int) {
+		if inherited || chunk > 1 {
 			ns.Deployment.Index.ClearOwner(o)
 		} else {
 			ns.Deployment.Index.DropCopies(o)
@@ -260,7 +263,7 @@ func (s *holdings) snapshotHolders(all map[*catalog.Deployment]*snapDeployment, 
 type namespace struct {
 	*catalog.Namespace
 	owners map[normalize.Owner]*holder
-	chunks []int // sizes of chunks that holders have, in blocks, ascending; guarded by turn
+	chunks map[string][]int // by medium, sizes of chunks that holders have, in blocks, ascending; guarded by turn
 }
 
 // holder has the owners of the index that stand for one normalize.Owner.
@@ -383,9 +386,9 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	s.countIn(ns, key, o)
 	s.media[medium.Name] = medium
 	s.holders++
-	if key.Chunk > 0 && !slices.Contains(ns.chunks, key.Chunk) {
-		ns.chunks = append(ns.chunks, key.Chunk)
-		slices.Sort(ns.chunks)
+	ns.noteChunks(key)
+	if medium.Tier == tiers.Device && !key.Owned {
+		ns.NoteEngineBlock(max(key.Chunk, 1))
 	}
 	s.mu.Lock()
 	ns.owners[key] = h

@@ -308,6 +308,7 @@ func (l *Loading) holder(h *image.Holder) (index.Owner, error) {
 	if key.Medium = medium.Name; ns == nil || s.holdings.noRoomFor(ns, key) {
 		return noOwner, nil
 	}
+	s.applier.recallParts(l.key())
 	l.into, l.sources[h.Source] = ns.Deployment, ns.Source
 	ns.UseLookAheads(max(s.peerLookAheads, catalog.NoLookAhead))
 	owner := s.holdings.holder(ns, key, medium)

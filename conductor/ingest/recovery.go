@@ -195,6 +195,7 @@ func (r *Recovery) Stored(e *Stored) error {
 		r.Refused += len(e.Engine)
 		return nil
 	}
+	s.applier.recallParts(at)
 	id, err := ns.Names.Table.Enter(scope.Variant{Lora: e.Lora, Salt: e.Salt})
 	if err != nil {
 		r.Refused += len(e.Engine)
@@ -238,6 +239,9 @@ func (r *Recovery) Stored(e *Stored) error {
 	r.Blocks += len(e.Engine)
 	return nil
 }
+
+// recallParts notes in a deployment that blocks of the source have parts, which leave together.
+func (a *applier) recallParts(at scope.Deployment) { a.shared.catalog.LearnParts(at, a.normal.Parts()) }
 
 // restore lets the index restore a stretch of an identity, which may have left the table since.
 func (ns *namespace) restore(to index.Owner, e *index.Stretch, id *names.Identity, local []uint64, complete bool) {

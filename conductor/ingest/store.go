@@ -46,7 +46,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 		c.Local = nil // the hashes are the keys, wherever in a prompt the blocks lie
 	}
 	switch {
-	case !ns.mayHaveChunks(c.Owner.Chunk):
+	case !ns.mayHaveChunks(c.Owner.Medium, c.Owner.Chunk):
 		a.countSkipped(events.BlockSizeMismatch, c.Event.Count())
 		return res, events.BlockSizeMismatch
 	case a.reg.IsPool() && c.Local == nil:
@@ -96,8 +96,13 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 	if c.Local == nil && at.Fold != id.Constant {
 		number = 0 // the hashes say it, if anything does
 	}
+	owner, policy := a.holdings.holder(ns, c.Owner, c.Medium).owners[0], a.holdings.copies(c.Owner)
+	var again []uint64
+	if policy == index.CopySet && c.Owner.Chunk > 1 {
+		policy, again = index.CopyCount, a.holdings.chunksHeld(ns, owner, c, at.Fold)
+	}
 	a.stored = index.Store{
-		Owner:        a.holdings.holder(ns, c.Owner, c.Medium).owners[0],
+		Owner:        owner,
 		Identity:     number,
 		Says:         says(e),
 		Parent:       e.Parent ^ at.Fold,
@@ -110,9 +115,13 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		AlsoWaiting:  at.Fold,
 		Parts:        c.Parts,
 		ClientHashes: a.clientHashesOf(ns, c),
-		Copies:       a.holdings.copies(c.Owner),
+		Copies:       policy,
 	}
-	return ns.Deployment.Index.Store(&a.stored)
+	res := ns.Deployment.Index.Store(&a.stored)
+	if again != nil {
+		ns.Deployment.Index.Remove(owner, again, nil, index.CopyCount)
+	}
+	return res
 }
 
 // says returns what a stored event says of the adapter and salt of its blocks.

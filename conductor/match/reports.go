@@ -234,6 +234,8 @@ func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Ta
 	if sc.keys = keys; len(keys) > 0 {
 		report.Print = keys[len(keys)-1]
 	}
+	report.Whole = catalog.EngineBlockOf(d, to.Instance)
+	keys = keys[:len(keys)-len(keys)%report.Whole] // the engine announces nothing else
 	has := func() int {
 		if to.Capacity > 0 {
 			return 0 // its engine announces nothing
@@ -243,11 +245,11 @@ func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Ta
 		match()
 		return onDevice(&sc.match, d.Owners(), to)
 	}
-	had := has()
+	had := min(has(), len(keys))
 	report.Keys = keys[had:]
 	to.Add(report)
 	if had < len(keys) {
-		if now := has(); now > had { // it was announced meanwhile, perhaps before Add
+		if now := min(has(), len(keys)); now > had { // it was announced meanwhile, perhaps before Add
 			to.Has(keys[had:now])
 		}
 	}
@@ -256,22 +258,20 @@ func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Ta
 // onDevice returns how many leading blocks a target has on its device, of what the index holds of a prompt.
 func onDevice(m *index.Match, owners []tiers.Owner, to *expect.Target) int {
 	reach := uint32(0)
-	of := func(id uint32) bool {
-		if int(id) >= len(owners) {
-			return false
+	add := func(id, from, end uint32) {
+		if int(id) >= len(owners) || from > reach {
+			return
 		}
 		o := &owners[id]
-		return o.Instance == to.Instance && (to.Rank == AnyRank || o.Rank == to.Rank) && o.Medium.Tier == tiers.Device
+		if o.Instance == to.Instance && (to.Rank == AnyRank || o.Rank == to.Rank) && o.Medium.Tier == tiers.Device {
+			reach = max(reach, o.EndOfWhole(from, end))
+		}
 	}
 	for _, p := range m.Prefixes {
-		if of(p.Owner) {
-			reach = max(reach, p.Blocks)
-		}
+		add(p.Owner, 0, p.Blocks)
 	}
 	for _, s := range m.Later {
-		if s.From <= reach && of(s.Owner) {
-			reach = max(reach, s.To)
-		}
+		add(s.Owner, s.From, s.To)
 	}
 	return int(reach)
 }

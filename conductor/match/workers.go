@@ -113,7 +113,7 @@ func reachOf(sc *scratch, owners []tiers.Owner) map[int32]int {
 			return
 		}
 		if at := (rankOf{o.Instance, o.Rank}); from <= ranks[at] {
-			ranks[at] = max(ranks[at], to)
+			ranks[at] = max(ranks[at], o.EndOfWhole(from, to))
 		}
 	}
 	for _, p := range sc.match.Prefixes {

@@ -58,8 +58,7 @@ type Owner struct {
 	Backend string // of standardized events; "" when not published
 	Objects bool   // of a pool: the blocks are those of objects
 	Owned   bool   // of the engine's cache runner, next to the engine's own copies
-	// Chunk is how many registered blocks the publisher loads whole or not at all, below the device;
-	// 0 is one.
+	// Chunk is how many registered blocks the publisher uses whole or not at all; 0 is one.
 	Chunk int
 }
 
@@ -354,9 +353,7 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 	if c.Cut = e; c.Parts > 1 {
 		c.Cut = splitBlocks(e, c.Parts)
 		n.RaiseParts(c.Parts)
-		if medium.Tier != tiers.Device {
-			c.Owner.Chunk = c.Parts
-		}
+		c.Owner.Chunk = c.Parts
 	}
 	if len(e.Tokens) == 0 {
 		c.Chunk = n.chunkOf(e, medium.Tier, size)

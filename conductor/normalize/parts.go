@@ -48,11 +48,13 @@ func partsOf(e *events.Event, size int) (int, events.Reason) {
 }
 
 // chunkOf returns how many registered blocks each hash of a stored event without tokens stands for, 0 if the
-// event does not say. On lower tiers an engine names a chunk of several blocks by the hash of the
-// last one, and newer releases of vLLM say 0 instead of the size.
+// event does not say. An engine names a chunk of several blocks by the hash of the last one. Below the device,
+// newer releases of vLLM say 0 instead of the size; on the device a hash without a size is that of one block.
 func (n *Normalizer) chunkOf(e *events.Event, tier tiers.Tier, size int) int {
 	switch {
-	case n.opts.Pool || e.Envelope || tier == tiers.Device || e.BlockSize%size != 0 || e.BlockSize > size*MaxParts:
+	case n.opts.Pool || e.Envelope || e.BlockSize%size != 0 || e.BlockSize > size*MaxParts:
+		return 1
+	case e.BlockSize == 0 && tier == tiers.Device:
 		return 1
 	}
 	return e.BlockSize / size
