@@ -118,10 +118,14 @@ func waitingCause(at []int, block int) inspect.Cause {
 func (e *explaining) chunksInPart(k holderKey, block int) (all []inspect.Cause) {
 	for _, c := range e.inPart[k] {
 		if c.from <= block && block < c.to {
+			n, which := c.to-c.from, fmt.Sprintf("block %d", c.from)
+			if n > 1 {
+				which = fmt.Sprintf("blocks %d to %d", c.from, c.to-1)
+			}
 			all = append(all, inspect.Cause{Reason: inspect.ChunkInPart, Certain: true,
-				Text: fmt.Sprintf("%s has blocks %d to %d in a chunk of %d blocks, which it loads whole or not at all: the prompt shares "+
-					"%d of them.",
-					c.medium.Name, c.from, c.to-1, c.size, c.to-c.from)})
+				Text: fmt.Sprintf("%s has %s in a block of %d registered blocks (%d tokens), which is used whole or not at all: the "+
+					"prompt shares %d of them, so %s not count.",
+					c.medium.Name, which, c.size, c.size*e.query.BlockSize, n, spelling.Agree(n, "it does", "they do"))})
 		}
 	}
 	return all

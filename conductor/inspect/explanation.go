@@ -88,14 +88,18 @@ func (x *Explanation) Judge() Verdict {
 	if len(serving) == 0 {
 		return Verdict{VerdictNoInstance, x.noInstance()}
 	}
-	best := serving[0].Row.Longest
-	if best == 0 {
+	first, rest := leaders(serving)
+	best, inPart := serving[0].Row.Longest, x.inPart(first)
+	switch {
+	case best == 0 && inPart != "":
+		return Verdict{VerdictNone, "No instance can use the first block of the prompt." + inPart}
+	case best == 0:
 		return Verdict{VerdictNone, "No instance holds the first block of the prompt."}
 	}
-	first, rest := leaders(serving)
 	v := Verdict{VerdictPart, ""}
 	what := fmt.Sprintf("%d of %s", best, spelling.Count(x.Blocks, "block"))
 	if best >= x.Blocks {
+		inPart = ""
 		v.Kind, what = VerdictWhole, "all "+spelling.Count(x.Blocks, "block")
 		if x.Blocks == 1 {
 			what = "the one block of the prompt"
@@ -115,7 +119,29 @@ func (x *Explanation) Judge() Verdict {
 	default:
 		v.Text += fmt.Sprintf("; the next best, %s, %s %d.", instanceNames(next), holds(len(next)), rest[0].Row.Longest)
 	}
+	v.Text += inPart
 	return v
+}
+
+// inPart returns a sentence about why a match ends: the prompt shares only a part of a larger block with one of some instances,
+// or with a pool. It returns "" if no match ends so.
+func (x *Explanation) inPart(of []ExplainedInstance) string {
+	at := func(name string, holders []ExplainedHolder) string {
+		for _, h := range holders {
+			for _, c := range h.Causes {
+				if c.Reason == ChunkInPart && h.Blocks >= of[0].Row.Longest {
+					return fmt.Sprintf(" On %s, %s", cmp.Or(name, h.Source.Instance), c.Text)
+				}
+			}
+		}
+		return ""
+	}
+	for i := range of {
+		if text := at(of[i].Name, of[i].Ranks); text != "" {
+			return text
+		}
+	}
+	return at("", x.Pools)
 }
 
 // noInstance says why a query has no row.
