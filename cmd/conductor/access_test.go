@@ -69,7 +69,7 @@ func routesOf(root string) []gin.RouteInfo {
 		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
 	}
 	d := dynamo.New(dynamo.Config{Conductor: c, TestEndpoints: true, Log: zerolog.Nop()})
-	return dialectHandler(root, c, d, opts).(*gin.Engine).Routes()
+	return dialectRouter(root, c, d, opts).Routes()
 }
 
 // credentialsFile writes a file with a token for each name: the text of the token is its name.

@@ -39,6 +39,15 @@ func listenerTimeouts(limits config.Limits) server.Timeouts {
 // dialectHandler serves one dialect at the root, and the others under their prefixes. Where the
 // published Conductor dialect is, requests may ask for that of the second server.
 func dialectHandler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts admin.Options) http.Handler {
+	r := dialectRouter(root, c, d, opts)
+	if root == config.Dynamo {
+		return r // its clients know a path with a slash too many as one that is not there
+	}
+	return server.TidyPaths(r, r.Routes())
+}
+
+// dialectRouter returns the router of dialectHandler.
+func dialectRouter(root string, c *conductor.Conductor, d *dynamo.Dialect, opts admin.Options) *gin.Engine {
 	second := mooncake.Config{Conductor: c, MaxBody: opts.Dialect.MaxBody, MaxTokens: opts.Dialect.MaxTokens,
 		Admission: opts.Dialect.Admission,
 		Version:   opts.Dialect.Version}
@@ -67,8 +76,8 @@ func dialectHandler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts
 	return r
 }
 
-// redirectSlash redirects a request that has no route because of a slash too many or too few at the end of its path. The router
-// itself would do so before the guard has seen the request.
+// redirectSlash redirects a request that has no route because it lacks the slash at the end of its path, such as that of a page
+// with links. The router itself would do so before the guard has seen the request.
 func redirectSlash(routes gin.RoutesInfo) gin.HandlerFunc {
 	known := make(map[string]bool)
 	for _, r := range routes {
@@ -76,20 +85,15 @@ func redirectSlash(routes gin.RoutesInfo) gin.HandlerFunc {
 		known[r.Method+" "+path] = !strings.Contains(path, ":")
 	}
 	return func(g *gin.Context) {
-		u := *g.Request.URL
-		if path, cut := strings.CutSuffix(u.Path, "/"); cut {
-			u.Path = path
-		} else {
-			u.Path += "/"
-		}
-		if u.Opaque != "" || !known[g.Request.Method+" "+u.Path] {
+		u := g.Request.URL
+		to := url.URL{Path: u.Path + "/", RawQuery: u.RawQuery}
+		if u.Opaque != "" || !known[g.Request.Method+" "+to.Path] {
 			return
 		}
 		status := http.StatusTemporaryRedirect
 		if g.Request.Method == http.MethodGet {
 			status = http.StatusMovedPermanently
 		}
-		to := url.URL{Path: u.Path, RawQuery: u.RawQuery}
 		g.Redirect(status, to.String())
 		g.Abort()
 	}

@@ -229,6 +229,9 @@ func paired(text []byte) bool {
 // syntax refuses a body whose text is not JSON at the offset of e.
 func (d *decoder) syntax(e body.Error) {
 	text := "invalid syntax"
+	if looks := body.Looks(d.in.Src, body.JSON); looks != "" {
+		text += " (" + looks + ")"
+	}
 	if src := bytes.TrimRight(d.in.Src, " \t\r\n"); e.Offset == len(d.in.Src) {
 		switch {
 		case len(src) == 0 || src[len(src)-1] == ':' || src[len(src)-1] == ',':

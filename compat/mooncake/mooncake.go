@@ -11,7 +11,9 @@
 //
 // Where more is accepted than the reference does: type may be SGLang or Standard;
 // hash_profile may be left out or nil; publishers that connect to us share an endpoint.
-// /query_by_hash, /health and answers in the codec that Accept names are additions.
+// /query_by_hash, /health and answers in the codec that Accept names are additions. So are
+// the older names of the media type of msgpack, a byte order mark in front of JSON, and
+// words about bodies that look like something else.
 // Where less: text in a registration is UTF-8; a block size is at most 2^31-1.
 //
 // A null cache_group and one of 0 are the same here. No registration is ever found

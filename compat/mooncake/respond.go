@@ -180,10 +180,18 @@ func (d *handlers) parse(r *body.Request, of body.Shape, tail bool) (fields, err
 		if err == nil {
 			return f, nil
 		}
+		if looks := body.Looks(r.Src, codec); looks != "" {
+			return f, d.invalid("request body is not msgpack: " + looks)
+		}
 		return f, d.invalid(map[string]string{
 			body.Syntax: "Invalid msgpack object", body.NotObject: "request body must be a msgpack map",
 			body.TooMany: "request body has too many fields", body.BadName: "map keys must be strings",
 		}[err.Reason])
+	}
+	if err != nil {
+		if looks := body.Looks(r.Src, codec); looks != "" {
+			return f, d.invalid("request body is not JSON: " + looks)
+		}
 	}
 	switch {
 	case err != nil && err.Reason == body.Syntax, !utf8.Valid(r.Src[end:]):
@@ -241,13 +249,11 @@ func respond(g *gin.Context, status int, e *body.Encoder, end string) {
 // own if the other method has one.
 func (d *handlers) refused(g *gin.Context, codec body.Codec, why *server.Refusal) {
 	f := &failure{status: why.Status, text: why.Text, reason: why.Reason, field: why.Field, index: -1}
-	switch why.Status {
-	case http.StatusMethodNotAllowed:
-		if m := g.Request.Method; m != http.MethodGet && m != http.MethodPost {
-			f.status, f.text = http.StatusNotFound, "no such path: "+g.Request.URL.Path
-		}
-		fallthrough
-	case http.StatusNotFound:
+	m := g.Request.Method
+	switch {
+	case why.Status == http.StatusNotFound, why.Status == http.StatusMethodNotAllowed && m != http.MethodGet && m != http.MethodPost:
+		f.status, f.text, f.reason = http.StatusNotFound, "no such path: "+g.Request.URL.Path, ""
+	case why.Status == http.StatusMethodNotAllowed:
 		f.reason = ""
 	}
 	d.refuse(g, codec, f)

@@ -77,7 +77,7 @@ func (a *api) events(g *gin.Context) (any, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if server.Prefers(g.Request.Header, journalType, "application/json") {
+	if server.Prefers(g.Request.Header, []string{journalType}, []string{"application/json"}) {
 		if e.More {
 			g.Header(nextHeader, strconv.FormatUint(e.Next, 10))
 		}

@@ -14,6 +14,7 @@
 package body
 
 import (
+	"bytes"
 	"errors"
 	"net/http"
 	"strconv"
@@ -100,7 +101,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Fill reads the body of q into Src. limit is in bytes. It returns an *Error with the
+// Fill reads the body of q into Src, without a byte order mark. limit is in bytes. It returns an *Error with the
 // reason TooLarge, Unsupported or Unreadable.
 func (r *Request) Fill(w http.ResponseWriter, q *http.Request, limit int64) error {
 	var err error
@@ -116,6 +117,9 @@ func (r *Request) Fill(w http.ResponseWriter, q *http.Request, limit int64) erro
 	}
 	switch {
 	case err == nil:
+		if bytes.HasPrefix(r.Src, bom) {
+			r.Src = append(r.Src[:0], r.Src[len(bom):]...) // in place, so that the buffer keeps its room
+		}
 		return nil
 	case errors.As(err, new(*http.MaxBytesError)):
 		return &Error{Reason: TooLarge, Index: -1, Err: err}

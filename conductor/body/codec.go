@@ -14,13 +14,18 @@ const (
 	Msgpack
 )
 
-// ContentType returns the media type of bodies in the codec.
-func (c Codec) ContentType() string {
-	if c == Msgpack {
-		return "application/msgpack"
-	}
-	return "application/json"
+// ContentType returns the media type of bodies in the codec, as answers name it.
+func (c Codec) ContentType() string { return contentTypes[c][0] }
+
+// contentTypes are the media types of bodies in the codecs, those that we send first. The others of msgpack are older than its
+// registration.
+var contentTypes = [...][]string{
+	JSON:    {"application/json"},
+	Msgpack: {"application/msgpack", "application/x-msgpack", "application/vnd.msgpack"},
 }
+
+// ContentTypes returns all names that the media type of bodies in the codec has. The list must not be changed.
+func (c Codec) ContentTypes() []string { return contentTypes[c] }
 
 // Encoder appends an answer to Out in a codec. In msgpack each value has its shortest
 // form. Every map and list states its length, which only msgpack needs.

@@ -28,8 +28,14 @@ import (
 type oracleBody map[string]json.RawMessage
 
 func readOracle(raw []byte) (oracleBody, error) {
+	bad := func(text string) (oracleBody, error) {
+		if looks := body.Looks(raw, body.JSON); looks != "" {
+			text = "request body is not JSON: " + looks
+		}
+		return nil, invalidJSON(text)
+	}
 	if !utf8.Valid(raw) {
-		return nil, invalidJSON("request body is not valid UTF-8")
+		return bad("request body is not valid UTF-8")
 	}
 	trimmed := bytes.TrimLeft(raw, " \t\r\n")
 	if len(trimmed) == 0 {
@@ -42,7 +48,11 @@ func readOracle(raw []byte) (oracleBody, error) {
 	}
 	var b oracleBody
 	if err := json.Unmarshal(raw, &b); err != nil {
-		return nil, invalidJSON("Invalid JSON object: " + err.Error())
+		text := "Invalid JSON object: " + err.Error()
+		if strings.HasSuffix(text, "'{' after top-level value") {
+			text += "; one object is expected, so send each in a request of its own"
+		}
+		return bad(text)
 	}
 	return b, nil
 }

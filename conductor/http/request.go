@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
@@ -39,7 +40,7 @@ func scanBody(r *body.Request, in body.Codec, s body.Shape, limit int) (fields, 
 	members, end, err := r.Scan(s, body.Options{Codec: in, Limit: limit})
 	switch {
 	case in == body.Msgpack && (err != nil || end < len(r.Src)):
-		return fields{}, wordPackedError(err)
+		return fields{}, wordPackedError(r.Src, err)
 	case err != nil:
 		return fields{}, wordSyntaxError(r.Src, err)
 	}
@@ -55,6 +56,9 @@ func duplicateField(name string) error {
 
 // wordSyntaxError words an error of a body that is not a JSON object, as encoding/json does.
 func wordSyntaxError(src []byte, e *body.Error) error {
+	if looks := body.Looks(src, body.JSON); looks != "" {
+		return invalidJSON("request body is not JSON: " + looks)
+	}
 	if !utf8.Valid(src) {
 		return wordBodyError(e, "request body is not valid UTF-8")
 	}
@@ -67,7 +71,11 @@ func wordSyntaxError(src []byte, e *body.Error) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		return wordBodyError(e, "Invalid JSON object: "+err.Error())
+		text := "Invalid JSON object: " + err.Error()
+		if strings.HasSuffix(text, "'{' after top-level value") { // as in NDJSON
+			text += "; one object is expected, so send each in a request of its own"
+		}
+		return wordBodyError(e, text)
 	case trimmed[0] != '{':
 		return invalidJSON("request body must be a JSON object")
 	}
@@ -75,9 +83,11 @@ func wordSyntaxError(src []byte, e *body.Error) error {
 }
 
 // wordPackedError words an error of a body that is not a map in msgpack; nil is one of the bytes behind the map.
-func wordPackedError(e *body.Error) error {
+func wordPackedError(src []byte, e *body.Error) error {
 	text := "Invalid msgpack object"
-	switch {
+	switch looks := body.Looks(src, body.Msgpack); {
+	case looks != "":
+		text = "request body is not msgpack: " + looks
 	case e == nil:
 		text += ": bytes follow it"
 	case e.Reason == body.NotObject:

@@ -130,7 +130,11 @@ func Refuse(g *gin.Context, codec body.Codec, err error) {
 
 // RefuseRoute sends why no route answers. It is the Refuse of a server.Dialect.
 func RefuseRoute(g *gin.Context, _ body.Codec, why *server.Refusal) {
-	Send(g, body.JSON, why.Status, ErrorBody{Error: why.Text, Reason: why.Reason, Field: why.Field})
+	text := why.Text
+	if allowed := g.Writer.Header().Get("Allow"); why.Status == http.StatusMethodNotAllowed && allowed != "" {
+		text += ": " + g.Request.URL.Path + " takes " + allowed
+	}
+	Send(g, body.JSON, why.Status, ErrorBody{Error: text, Reason: why.Reason, Field: why.Field})
 }
 
 // DescribeError returns the status and body of an error. Any other error is 500 with the reason internal.

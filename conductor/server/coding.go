@@ -159,6 +159,8 @@ func (b *codedBody) describeFault(err error) error {
 		return nil
 	case err == io.EOF:
 		err = io.ErrUnexpectedEOF
+	case errors.Is(err, gzip.ErrHeader), errors.Is(err, zstd.ErrMagicMismatch):
+		err = fmt.Errorf("%w: the body is not in %s; leave Content-Encoding out if it is not compressed", err, b.name)
 	}
 	return fmt.Errorf("content encoding %s: %w", b.name, err)
 }

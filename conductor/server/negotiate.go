@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gin-gonic/gin"
 
@@ -56,6 +57,8 @@ func (r *Refusal) Error() string { return r.Text }
 //	application/msgpack   any      json                   dialect of msgpack, JSON
 //	any, of a GET         any      msgpack                dialect of msgpack, msgpack
 //
+// application/x-msgpack and application/vnd.msgpack are read as application/msgpack, in both headers.
+//
 // A route of the first dialect that is Packed keeps bodies in msgpack to itself if the dialect of msgpack
 // lacks the route:
 //
@@ -77,8 +80,13 @@ func (t Dialects) Mount(r gin.IRouter) {
 func (t Dialects) MountRoot(r *gin.Engine) {
 	t.Mount(r)
 	r.RedirectTrailingSlash = false
+	routes := sync.OnceValue(r.Routes) // all are there when the first request comes
 	r.NoRoute(func(g *gin.Context) {
-		t.refuseRequest(g, &Refusal{Status: http.StatusNotFound, Reason: "not_found", Text: "no such path: " + g.Request.URL.Path})
+		text := "no such path: " + g.Request.URL.Path
+		if near := similarRoute(g.Request.Method, g.Request.URL.Path, routes()); near != "" {
+			text += "; did you mean " + near + "?"
+		}
+		t.refuseRequest(g, &Refusal{Status: http.StatusNotFound, Reason: "not_found", Text: text})
 	})
 	r.NoMethod(func(g *gin.Context) {
 		t.refuseRequest(g, &Refusal{Status: http.StatusMethodNotAllowed, Reason: "method_not_allowed", Text: "Method not allowed"})
@@ -150,10 +158,11 @@ func (t Dialects) chooseDialect(r *http.Request, name string) (i int, codec body
 	return i, own
 }
 
-// Speaks reports whether a header names the media type of a codec, among others or with
+// Speaks reports whether a header names a media type of a codec, among others or with
 // parameters.
 func Speaks(header string, c body.Codec) bool {
-	return strings.Contains(strings.ToLower(header), c.ContentType())
+	header = strings.ToLower(header)
+	return slices.ContainsFunc(c.ContentTypes(), func(name string) bool { return strings.Contains(header, name) })
 }
 
 // acceptedCodec returns the codec that Accept prefers, own if it prefers neither.
@@ -162,32 +171,32 @@ func acceptedCodec(header http.Header, own body.Codec) body.Codec {
 	if len(accept) == 0 || len(accept) == 1 && accept[0] == "*/*" {
 		return own
 	}
-	if other := body.Msgpack - own; Prefers(header, other.ContentType(), own.ContentType()) {
+	if other := body.Msgpack - own; Prefers(header, other.ContentTypes(), own.ContentTypes()) {
 		return other
 	}
 	return own
 }
 
-// Prefers reports whether Accept prefers one media type to another.
-func Prefers(header http.Header, one, other string) bool {
+// Prefers reports whether Accept prefers one media type to another. Each is given by all of its names.
+func Prefers(header http.Header, one, other []string) bool {
 	text := strings.Join(header["Accept"], ",")
 	return qualityOf(text, one) > qualityOf(text, other)
 }
 
 // qualityOf returns the q parameter of the most specific range of an Accept header that
-// holds a media type: 0 if no range does.
-func qualityOf(accept, mediaType string) (q float64) {
-	family, _, _ := strings.Cut(mediaType, "/")
+// holds a media type, given by all of its names: 0 if no range does.
+func qualityOf(accept string, mediaType []string) (q float64) {
+	family, _, _ := strings.Cut(mediaType[0], "/")
 	best := -1
 	for part := range strings.SplitSeq(accept, ",") {
 		name, params, _ := strings.Cut(part, ";")
 		at := -1
-		switch strings.ToLower(strings.TrimSpace(name)) {
-		case "*/*":
+		switch name = strings.ToLower(strings.TrimSpace(name)); {
+		case name == "*/*":
 			at = 0
-		case family + "/*":
+		case name == family+"/*":
 			at = 1
-		case mediaType:
+		case slices.Contains(mediaType, name):
 			at = 2
 		}
 		if at > best {

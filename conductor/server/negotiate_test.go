@@ -38,6 +38,14 @@ func TestDialectsWithoutNames(t *testing.T) {
 	f(two, "/a?dialect=v3", inJSON, "", "first "+inJSON)
 	f(two, "/a", inJSON, inMsgpack, "first "+inMsgpack)
 	f(two, "/a", inMsgpack, inJSON, "packed "+inJSON)
+	for _, alias := range []string{"application/x-msgpack", "application/vnd.msgpack", "Application/X-MsgPack; v=5"} {
+		f(two, "/a", alias, "", "packed "+inMsgpack)
+		f(two, "/a", alias, inJSON, "packed "+inJSON)
+		f(two, "/b", alias, "", "unsupported_content_type "+inMsgpack)
+	}
+	f(two, "/a", inJSON, "application/x-msgpack", "first "+inMsgpack)
+	f(two, "/a", inJSON, "application/vnd.msgpack, application/json;q=0.5", "first "+inMsgpack)
+	f(two, "/a", inJSON, "application/json, application/vnd.msgpack;q=0.5", "first "+inJSON)
 	f(two, "/b", inMsgpack, "", "unsupported_content_type "+inMsgpack)
 	f(two, "/c", inMsgpack, "", "not_found "+inMsgpack)
 	f(three, "/a?dialect=v2", inJSON, inMsgpack, "named "+inMsgpack)
