@@ -9,24 +9,27 @@ type QueryCounts struct {
 	Queries uint64
 	Asked   uint64 // tokens in complete blocks
 	Matched uint64 // tokens that the best instance held
+	Fresh   uint64 // queries about blocks that no instance had; the one that computes them announces them
 }
 
 func (n *QueryCounts) Add(m QueryCounts) {
 	n.Queries += m.Queries
 	n.Asked += m.Asked
 	n.Matched += m.Matched
+	n.Fresh += m.Fresh
 }
 
 // askedCounts are QueryCounts while they grow, by kind of prompt.
 type askedCounts [len(PromptKinds)]struct {
 	queries, asked, matched atomic.Uint64
-	_                       [5]uint64 // a cache line each: routers ask in one way
+	fresh                   atomic.Uint64
+	_                       [4]uint64 // a cache line each: routers ask in one way
 }
 
 // Load returns the counts.
 func (n *askedCounts) Load() (all [len(PromptKinds)]QueryCounts) {
 	for i := range n {
-		all[i] = QueryCounts{n[i].queries.Load(), n[i].asked.Load(), n[i].matched.Load()}
+		all[i] = QueryCounts{n[i].queries.Load(), n[i].asked.Load(), n[i].matched.Load(), n[i].fresh.Load()}
 	}
 	return all
 }
@@ -36,6 +39,9 @@ func (n *askedCounts) countQuery(by, asked, matched int) {
 	n[by].queries.Add(1)
 	n[by].asked.Add(uint64(asked))
 	n[by].matched.Add(uint64(matched))
+	if matched < asked {
+		n[by].fresh.Add(1)
+	}
 }
 
 // take adds the counts of a deployment that is gone. A query under way may be lost.
@@ -44,6 +50,7 @@ func (n *askedCounts) take(gone *askedCounts) {
 		n[i].queries.Add(m.Queries)
 		n[i].asked.Add(m.Asked)
 		n[i].matched.Add(m.Matched)
+		n[i].fresh.Add(m.Fresh)
 	}
 }
 

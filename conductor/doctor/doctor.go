@@ -291,16 +291,40 @@ func (d *Doctor) observeSeed(o *Observation) {
 	}
 }
 
-// Silence looks at how long the source has sent nothing. asked is true if queries asked
-// for its deployment within limit, and its stream is up.
-func (d *Doctor) Silence(quiet, limit time.Duration, asked bool) {
+// Demand is what queries show that a source should have announced since it was last heard.
+type Demand struct {
+	Fresh uint64 // queries for blocks that no instance had; the instance that computes them announces them
+	Ranks int    // sources that share the queries, with this one
+	Heard int    // of them: announced something of late
+}
+
+// fairShare is how many prompts each rank has computed on average by the time when one that has computed none stands out. By
+// chance that happens to one in millions.
+const fairShare = 16
+
+// includes reports whether the source should have announced something. If none of the ranks has, one prompt for each is enough.
+// While few of them have, the router may leave the others alone.
+func (x *Demand) includes() bool {
+	switch ranks := uint64(x.Ranks); {
+	case x.Heard == 0:
+		return x.Fresh > 0 && x.Fresh >= ranks
+	case 2*x.Heard >= x.Ranks-1:
+		return x.Fresh >= fairShare*ranks
+	}
+	return false
+}
+
+// Silence looks at how long the source has sent nothing, and at what it should have sent. Its stream is up.
+func (d *Doctor) Silence(quiet, limit time.Duration, demand Demand) {
 	switch {
 	case quiet < limit:
 		d.Findings.Withdraw(FindingSilent)
-	case asked:
+	case demand.includes():
 		d.Findings.Report(FindingSilent,
-			"no event for %s while queries ask for model %q: is prefix caching on, and are KV events enabled in the engine?",
-			quiet.Round(time.Second), d.reg.Context.Deployment.Model)
+			"no event for %s, while %s for model %q had blocks that no instance had, which %s could have computed: is prefix caching on, "+
+				"and are KV events enabled in the engine?",
+			quiet.Round(time.Second), spelling.Count(demand.Fresh, "query"), d.reg.Context.Deployment.Model,
+			spelling.Count(demand.Ranks, "rank"))
 	}
 }
 

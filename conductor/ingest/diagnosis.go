@@ -57,24 +57,88 @@ func staleText(s *Source, st *stream.Status) string {
 // atUTC returns a time as messages show it.
 func atUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// observeSilence compares the last event of a source with the last query for its deployment. An engine that was
-// away has been silent since it came back: what it sent before says nothing about its settings now.
-func observeSilence(s *Source, now time.Time) {
-	limit := s.shared.opts.SilentAfter
-	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
-	if d == nil || limit <= 0 || s.shared.catalog.IsPast() {
-		return
+// demand is what queries ask of a deployment: of its engines, or of its pools.
+type demand struct {
+	ranks, heard  int
+	before, fresh uint64 // QueryCounts.Fresh of all kinds of prompts, at the look before and now
+}
+
+// demands are the demands at one look.
+type demands map[demandKey]*demand
+
+type demandKey struct {
+	deployment *catalog.Deployment
+	pools      bool
+}
+
+// demandsOn counts who shares the queries of each deployment. before are those of the look before.
+func demandsOn(sources []*Source, before demands, now time.Time) demands {
+	all := make(demands)
+	for _, s := range sources {
+		key, ok := demandKeyOf(s)
+		if !ok {
+			continue
+		}
+		x := all[key]
+		if x == nil {
+			x = new(demand)
+			for _, n := range key.deployment.QueryCounts() {
+				x.fresh += n.Fresh
+			}
+			if was := before[key]; was != nil {
+				x.before = was.fresh
+			} else {
+				x.before = x.fresh
+			}
+			all[key] = x
+		}
+		if x.ranks++; now.Sub(lastHeard(s, now)) < s.shared.opts.SilentAfter {
+			x.heard++
+		}
 	}
-	st := s.feed.Status()
+	return all
+}
+
+// demandKeyOf returns whose demand the source has a share of. It reports false if nobody can tell.
+func demandKeyOf(s *Source) (key demandKey, ok bool) {
+	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
+	if d == nil || s.Registration.IsApproximate() {
+		return key, false
+	}
+	return demandKey{d, s.Registration.IsPool()}, true
+}
+
+// lastHeard returns when the last event of the source came, at the earliest when its connection began: what an engine sent
+// before it was away says nothing about its settings now.
+func lastHeard(s *Source, now time.Time) time.Time {
 	heard := s.opened
 	if at := s.Member.Heard.Load(); at != 0 {
 		heard = steady.Time(at, now)
 	}
-	if st.ConnectedAt.After(heard) {
-		heard = st.ConnectedAt
+	if at := s.feed.Status().ConnectedAt; at.After(heard) {
+		heard = at
 	}
-	asked := d.SinceAsked(now) < limit
-	s.doctor.Silence(now.Sub(heard), limit, asked && (st.State == stream.Synced || st.State == stream.Partial))
+	return heard
+}
+
+// observeSilence compares the time since the last event of a source with what it should have announced since then. What
+// was asked since the look before does not count yet, and what was asked before this look counts as answered by its event.
+func observeSilence(s *Source, now time.Time, all demands) {
+	limit := s.shared.opts.SilentAfter
+	key, ok := demandKeyOf(s)
+	x := all[key]
+	if !ok || x == nil || limit <= 0 || s.shared.catalog.IsPast() {
+		return
+	}
+	heard := lastHeard(s, now)
+	if heard != s.quietFrom {
+		s.quietFrom, s.freshBefore = heard, x.fresh
+	}
+	state := s.feed.Status().State
+	if state != stream.Synced && state != stream.Partial {
+		s.freshBefore = x.fresh
+	}
+	s.doctor.Silence(now.Sub(heard), limit, doctor.Demand{Fresh: x.before - min(x.before, s.freshBefore), Ranks: x.ranks, Heard: x.heard})
 }
 
 // observeUse compares the adapters and salts of the blocks that a source stored lately with those that queries ask for.

@@ -86,9 +86,12 @@ type Source struct {
 	peerLookAheads catalog.LookAheads
 
 	opened  time.Time
-	refused uint64        // messages of other connections; owned by Sources.watch
-	applied atomic.Uint64 // events of all batches
-	lastErr string        // guarded by holdings.mu
+	refused uint64 // messages of other connections; owned by Sources.watch
+	// quietFrom is when the source was heard last, and freshBefore the QueryCounts.Fresh then; owned by Sources.watch.
+	quietFrom   time.Time
+	freshBefore uint64
+	applied     atomic.Uint64 // events of all batches
+	lastErr     string        // guarded by holdings.mu
 }
 
 // onState hears of changes of the stream's state from the goroutine that runs.

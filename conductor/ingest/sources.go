@@ -284,13 +284,15 @@ func (c *Sources) watch() {
 	defer close(c.watched)
 	tick := time.NewTicker(c.opts.SilentAfter / 4)
 	defer tick.Stop()
+	var asked demands
 	for {
 		select {
 		case <-tick.C:
-			now, held := c.now(), make(heldBlocks)
+			now, held, all := c.now(), make(heldBlocks), c.All()
 			doubts := doubtsAbout(&c.shared, now)
-			for _, s := range c.All() {
-				observe(c, s, now, held, doubts)
+			asked = demandsOn(all, asked, now)
+			for _, s := range all {
+				observe(c, s, now, held, doubts, asked)
 			}
 		case <-c.stopWatch:
 			return
@@ -299,9 +301,9 @@ func (c *Sources) watch() {
 }
 
 // observe looks for findings of one source. A broken invariant costs that source a resync.
-func observe(c *Sources, s *Source, now time.Time, held heldBlocks, doubts map[*catalog.Deployment][]expect.Doubt) {
+func observe(c *Sources, s *Source, now time.Time, held heldBlocks, doubts map[*catalog.Deployment][]expect.Doubt, asked demands) {
 	defer s.resyncAfterPanic()
-	observeSilence(s, now)
+	observeSilence(s, now, asked)
 	observeUse(s, now)
 	observeAliases(s)
 	observeExpected(s, now, doubts)

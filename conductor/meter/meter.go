@@ -109,8 +109,7 @@ func (m *Meter) Stats() *status.Stats {
 		Recovering: m.opts.Sources.Recovering(), MinSynced: m.limits.Load().MinSynced, IndexBytes: st.Bytes, IndexLimit: st.Limit,
 	}
 	for i := range st.Sources {
-		s := &st.Sources[i]
-		st.Ready.Count(s.Static, status.SourceState{Key: s.Key(), State: s.State, Reason: s.Reason, Erring: s.HasError()})
+		st.Ready.Count(st.Sources[i].Static, status.StateOf(&st.Sources[i]))
 	}
 	m.countUnfound(&st.Ready)
 	st.Ready.Decide()

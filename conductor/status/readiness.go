@@ -35,6 +35,12 @@ type SourceState struct {
 	Erring bool
 }
 
+// StateOf returns the state of a source by its row, without the fault.
+func StateOf(s *Source) SourceState {
+	erring := slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.Severity() == doctor.Error })
+	return SourceState{Key: s.Key(), State: s.State, Reason: s.Reason, Erring: erring}
+}
+
 // Decide sets Ready once all sources are counted.
 func (r *Readiness) Decide() {
 	r.Ready = !r.Recovering && len(r.Waiting) == 0 && r.Synced >= r.MinSynced

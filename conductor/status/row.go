@@ -2,7 +2,6 @@ package status
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"example.com/conductor/conductor/doctor"
@@ -61,11 +60,6 @@ func (s *Source) Faults() (n int) {
 		}
 	}
 	return n
-}
-
-// HasError reports whether a finding of the source is of severity doctor.Error.
-func (s *Source) HasError() bool {
-	return slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.Severity() == doctor.Error })
 }
 
 // Expectations is how good the expectations of an instance were. Blocks are in tokens. Counts begin when the

@@ -1,0 +1,54 @@
+package conductor_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestSilentOnlyWhereQueriesTell: an engine is silent only if queries show that it should have announced something.
+func TestSilentOnlyWhereQueriesTell(t *testing.T) {
+	const ranks = 12
+	serve := func(b *bench, minutes, publishing int) { // a new prompt every second, computed by the first few ranks in turn
+		for i := range minutes * 60 {
+			path := fmt.Sprintf("p%d", b.objects)
+			b.objects++
+			b.run("query path=" + path)
+			if publishing > 0 {
+				b.run(fmt.Sprintf("store e%d path=%s", i%publishing, path))
+			}
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+	}
+	silent := func(b *bench) int { return strings.Count(b.findings(), " silent: ") }
+	cases := []struct {
+		name                        string
+		publishing, minutes, silent int
+	}{
+		{"few ranks are used", 2, 8, 0},
+		{"one of many hangs", ranks - 1, 12, 1},
+		{"one of many is idle for a while", ranks - 1, 2, 0},
+		{"none publishes", 0, 8, ranks},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				for i := range ranks {
+					b.run(fmt.Sprintf("register e%d", i))
+					b.run(fmt.Sprintf("store e%d path=first%d", i, i))
+				}
+				time.Sleep(6 * time.Minute)
+				if n := silent(b); n != 0 {
+					t.Errorf("%d are silent, and nobody has asked", n)
+				}
+				serve(b, c.minutes, c.publishing)
+				if n := silent(b); n != c.silent {
+					t.Errorf("%d are silent, want %d:\n%s", n, c.silent, b.findings())
+				}
+			})
+		})
+	}
+}
