@@ -117,6 +117,9 @@ func checkAddress(address string) (port int, err error) {
 		return 0, err
 	}
 	_, text, err := net.SplitHostPort(address)
+	if _, number := strconv.ParseUint(address, 10, 16); err != nil && number == nil {
+		return 0, fmt.Errorf("%q is a port alone: put a host before it, as in \"127.0.0.1:%s\"", address, address)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%q is no host:port: %s", address, strings.TrimPrefix(err.Error(), "address "+address+": "))
 	}

@@ -250,7 +250,7 @@ func TestEveryLayerIsReported(t *testing.T) {
 	must.Succeed(t, os.WriteFile("c.yaml", []byte("log: {level: loud}\nstream: {stale_after: 7}\n"), 0o644))
 	d, err := Load(Options{
 		Env: []string{
-			"CONDUCTOR_STREAM_STALE_AFTER=30", "CONDUCTOR_LISTENERS=:1=carrier,nowhere", "CONDUCTOR_LIMITS_MAX_BODY=0",
+			"CONDUCTOR_STREAM_STALE_AFTER=30", "CONDUCTOR_LISTENERS=:1=carrier,nowhere,13333", "CONDUCTOR_LIMITS_MAX_BODY=0",
 			"CONDUCTOR_LOG_LEVL=info", "CONDUCTOR_HASH_SEED=", "CONDUCTOR_SEED=7", "CONDUCTOR_PYTHON=python3", "OTHER=1",
 			"CONDUCTOR_SERVICE_HOST=10.0.0.9", "CONDUCTOR_SERVICE_PORT_HTTP=13333", "CONDUCTOR_PORT=tcp://10.0.0.9:13333",
 			"CONDUCTOR_PORT_13333_TCP_ADDR=10.0.0.9", "CONDUCTOR_BLUE_SERVICE_HOST=10.0.0.8",
@@ -274,6 +274,7 @@ c.yaml:2:23: stream.stale_after: 7 has no unit; write "7s" if seconds are meant
 env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1
 env CONDUCTOR_LISTENERS: listeners: ":1=carrier": dialect "carrier" is none of conductor, conductor-msgpack, conductor-json-v2, dynamo, grpc
 env CONDUCTOR_LISTENERS: listeners: "nowhere" is no host:port: missing port in address
+env CONDUCTOR_LISTENERS: listeners: "13333" is a port alone: put a host before it, as in "127.0.0.1:13333"
 env CONDUCTOR_STREAM_STALE_AFTER: stream.stale_after: 30 has no unit; write "30s" if seconds are meant
 flag --snapshot-interval: snapshot.interval: 5 has no unit; write "5s" if seconds are meant
 flag --copies: stream.copies: "sets" is none of count, set; did you mean "set"?

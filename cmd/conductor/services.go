@@ -165,7 +165,7 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 	printServices(cmd.OutOrStdout(), answer, table, f.inDetails)
 	switch {
 	case len(all) == 0:
-		cmd.PrintErrln("no source is registered: conductor register adds one")
+		cmd.PrintErrln(f.whyEmpty())
 	case len(answer.Services) == 0:
 		cmd.PrintErrln(cli.Printable(f.filter.whyNone(all)))
 	}
@@ -179,6 +179,14 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 		w.follow(ctx, answer)
 	}
 	return nil
+}
+
+// whyEmpty says why a server lists no source. To a client with credentials it lists those of its tenants alone.
+func (f *servicesFlags) whyEmpty() string {
+	if f.asks.Files.TokenFile != "" || f.asks.Files.Cert != "" {
+		return "no source is registered for the tenants of your credentials; other tenants may have some"
+	}
+	return "no source is registered: conductor register adds one"
 }
 
 // printJSON prints the answer of the server, without the sources that the flags leave out.
