@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"io"
+	"os"
 	"strings"
 	"testing"
 
@@ -41,6 +42,25 @@ func TestCommandsWaitForTheServer(t *testing.T) {
 		if said, err := io.ReadAll(errs); err != nil || strings.Contains(string(said), "no server") {
 			t.Errorf("%s: %v %s", line, err, said)
 		}
+	}
+}
+
+// TestInterruptedWait ends a command that waits.
+func TestInterruptedWait(t *testing.T) {
+	t.Parallel()
+	cmd := command("services", "--server", "127.0.0.1:1")
+	cmd.Env = append(cmd.Env, config.EnvWait+"=10m")
+	errs, err := cmd.StderrPipe()
+	must.Succeed(t, err)
+	must.Succeed(t, cmd.Start())
+	said := bufio.NewReader(errs)
+	_, err = said.ReadString('\n')
+	must.Succeed(t, err)
+	must.Succeed(t, cmd.Process.Signal(os.Interrupt))
+	rest, err := io.ReadAll(said)
+	must.Succeed(t, err)
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 || string(rest) != "conductor: interrupted\n" {
+		t.Errorf("%v %q", err, rest)
 	}
 }
 

@@ -64,7 +64,11 @@ func Execute(root *cobra.Command, errs io.Writer) int {
 	if err == nil {
 		return ExitFine
 	}
-	if !errors.Is(err, ErrReported) {
+	switch {
+	case errors.Is(err, ErrReported):
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintf(errs, "%s: interrupted\n", root.Name())
+	default:
 		fmt.Fprintf(errs, "%s: %s\n", root.Name(), printableLines(HideWords(err.Error(), cmd.Flags().Args())))
 	}
 	if usage := (usageError{}); !understood || errors.As(err, &usage) {
