@@ -190,8 +190,8 @@ var table = []room{
 		modules: []string{gin, msgpack}, not: slices.Concat(logging, []string{"flag", "os"})},
 	// What every listener has, and /admin: what operators and other replicas use.
 	{dir: "conductor/admin", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster",
-		"conductor/discovery", "conductor/docs", "conductor/http", "conductor/prefixes", "conductor/reply", "conductor/scope",
-		"conductor/server", "conductor/statelog", "conductor/ui", "conductor/watch", "events/tape", "history", "history/peer"},
+		"conductor/discovery", "conductor/docs", "conductor/doctor", "conductor/http", "conductor/prefixes", "conductor/reply",
+		"conductor/scope", "conductor/server", "conductor/statelog", "conductor/ui", "conductor/watch", "events/tape", "history", "history/peer"},
 		modules: []string{gin, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
@@ -238,7 +238,8 @@ var table = []room{
 	{dir: "conductor/cluster/placement", not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "math/rand", "math/rand/v2"}),
 		noClock: true},
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
-	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"},
+	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/doctor", "conductor/scope", "events",
+		"events/stream", "tiers"},
 		modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
 
 	// Valkey or Redis: connection and names of keys. Rooms that share something through it write their own scripts.

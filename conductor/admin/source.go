@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/statelog"
@@ -32,14 +33,17 @@ type registeredRow struct {
 
 // eventRow is something that happened to the stream of a source. Each kind has its own fields.
 type eventRow struct {
-	Time   time.Time `json:"time"`
-	Kind   string    `json:"kind"`
-	From   string    `json:"from,omitempty"`
-	To     string    `json:"to,omitempty"`
-	Reason string    `json:"reason,omitempty"`
-	Gaps   uint64    `json:"gaps,omitempty"`
-	Lost   uint64    `json:"batches,omitempty"`
-	Epoch  uint64    `json:"epoch,omitempty"`
+	Time time.Time `json:"time"`
+	Kind string    `json:"kind"`
+	// Severity is that of the new state. What is missed is a warning.
+	Severity doctor.Severity `json:"severity"`
+
+	From   string `json:"from,omitempty"`
+	To     string `json:"to,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	Gaps   uint64 `json:"gaps,omitempty"`
+	Lost   uint64 `json:"batches,omitempty"`
+	Epoch  uint64 `json:"epoch,omitempty"`
 }
 
 // source shows one source: GET /admin/source?source=INSTANCE|TENANT|RANK.
@@ -59,7 +63,10 @@ func (a *api) source(g *gin.Context) (any, error) {
 	}
 	for i, e := range s.Events {
 		r := &row.Events[i]
-		*r = eventRow{Time: e.At.UTC(), Kind: e.Kind, From: string(e.From), To: string(e.To), Reason: e.Reason}
+		*r = eventRow{Time: e.At.UTC(), Kind: e.Kind, Severity: doctor.Warning, From: string(e.From), To: string(e.To), Reason: e.Reason}
+		if e.Kind == statelog.EventState {
+			r.Severity = doctor.SeverityOf(string(e.To))
+		}
 		switch e.Kind {
 		case statelog.EventGap:
 			r.Gaps = e.Count

@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -42,21 +43,22 @@ type row struct {
 	text   []byte // its pairs as JSON but for the age, without the last brace
 	age    int64  // ms since the last batch, -1 before the first
 	events uint64
-	rate   float64 // events a second
-	calm   bool    // nothing is waited for, and it has no findings
+	rate   float64         // events a second
+	worst  doctor.Severity // of its state and its findings
 }
 
 // sums are the numbers of one tenant, or of several.
 type sums struct {
-	sources, instances, findings int
-	blocks, memberships          int
-	synced, waiting, givenUp     int
-	states                       map[stream.State]int
-	media                        map[tiers.Medium]int
-	events                       uint64  // since the collection before
-	rate                         float64 // events a second
-	queries                      catalog.QueryCounts
-	asked                        float64 // queries a second
+	sources, ranks, instances int // ranks are the sources of instances, so pools are left out
+	findings                  findingsRow
+	blocks, memberships       int
+	synced, waiting, givenUp  int
+	states                    map[stream.State]int
+	media                     map[tiers.Medium]int
+	events                    uint64  // since the collection before
+	rate                      float64 // events a second
+	queries                   catalog.QueryCounts
+	asked                     float64 // queries a second
 }
 
 func newSums() *sums {
@@ -77,7 +79,8 @@ func (s *sums) blocksInTier(t tiers.Tier) (n int) {
 func (s *sums) addSums(o *sums) {
 	s.sources += o.sources
 	s.instances += o.instances
-	s.findings += o.findings
+	s.ranks += o.ranks
+	s.findings.addAll(o.findings)
 	s.blocks += o.blocks
 	s.memberships += o.memberships
 	s.synced += o.synced
@@ -118,7 +121,7 @@ func collect(st *status.Stats, old *collection, now time.Time, rows bool) *colle
 		s := &st.Sources[i]
 		r := &c.rows[i]
 		r.key, r.events, r.age = s.Key(), s.Events, -1
-		r.calm = s.State.Ready() && s.Faults() == 0
+		r.worst = worstOf(s)
 		if s.Age >= 0 {
 			r.age = s.Age.Milliseconds()
 		}
@@ -207,7 +210,12 @@ func (c *collection) totalOf(tenants scope.Tenants) *sums {
 // addSource adds a source. was is its row before, nil if there was none.
 func (t *sums) addSource(s *status.Source, r, was *row) {
 	t.sources++
-	t.findings += s.Faults()
+	for i := range s.Findings {
+		t.findings.add(s.Findings[i].Severity(), 1)
+	}
+	if !s.IsPool() {
+		t.ranks++
+	}
 	t.states[s.State]++
 	if s.State.Ready() {
 		t.synced++
@@ -219,6 +227,17 @@ func (t *sums) addSource(s *status.Source, r, was *row) {
 	if was != nil && r.events >= was.events {
 		t.events += r.events - was.events
 	}
+}
+
+// worstOf returns how much the state of a source and its findings matter, that of the worst.
+func worstOf(s *status.Source) doctor.Severity {
+	worst := doctor.SeverityOf(string(s.State))
+	for i := range s.Findings {
+		if of := s.Findings[i].Severity(); doctor.CompareSeverity(of, worst) < 0 {
+			worst = of
+		}
+	}
+	return worst
 }
 
 // appendRow appends the pairs of a source but its age. It lists them itself, unlike the row of /services: it adds up tiers
@@ -236,6 +255,7 @@ func appendRow(e *body.Encoder, s *status.Source, r *row) {
 	e.IntField("block_size", s.BlockSize)
 	e.TextField("state", string(s.State))
 	e.TextField("reason", s.Reason)
+	e.TextField("severity", string(r.worst))
 	e.Name("epoch")
 	e.Uint(s.Epoch)
 	e.Name("last_seq")

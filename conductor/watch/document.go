@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/tiers"
@@ -98,7 +99,35 @@ type totalsRow struct {
 	Queries     float64 `json:"queries_per_s"`
 	Asked       uint64  `json:"asked_tokens"`
 	Cached      uint64  `json:"cached_tokens"`
-	Findings    int     `json:"findings"`
+	Ranks       int     `json:"ranks"`
+
+	Findings findingsRow `json:"findings"`
+}
+
+// findingsRow counts findings, and what leads to no source, by how much they matter.
+type findingsRow struct {
+	Errors   int `json:"error"`
+	Warnings int `json:"warning"`
+	Infos    int `json:"info"`
+}
+
+// add counts n findings of a severity.
+func (f *findingsRow) add(s doctor.Severity, n int) {
+	switch s {
+	case doctor.Error:
+		f.Errors += n
+	case doctor.Warning:
+		f.Warnings += n
+	case doctor.Info:
+		f.Infos += n
+	}
+}
+
+// addAll adds other counts.
+func (f *findingsRow) addAll(o findingsRow) {
+	f.Errors += o.Errors
+	f.Warnings += o.Warnings
+	f.Infos += o.Infos
 }
 
 type tierRow struct {
@@ -138,10 +167,12 @@ func (h *Hub) makeHeader(tenants scope.Tenants) *header {
 		Ready: readyRow{Ready: c.ready.Ready, Recovering: c.ready.Recovering, Synced: t.synced, Waiting: t.waiting, GivenUp: t.givenUp},
 		Totals: totalsRow{
 			Sources: t.sources, Instances: t.instances, Blocks: t.blocks, Memberships: t.memberships, Events: math.Round(10*t.rate) / 10,
-			Queries: t.asked, Asked: t.queries.Asked, Cached: t.queries.Matched, Findings: t.findings,
+			Queries: t.asked, Asked: t.queries.Asked, Cached: t.queries.Matched, Ranks: t.ranks, Findings: t.findings,
 		},
 		States: t.states,
 	}
+	lists := c.lists.visibleTo(tenants)
+	out.Totals.Findings.addAll(lists.findings())
 	if h.cfg.Draining != nil && h.cfg.Draining() {
 		out.Ready.Draining, out.Ready.Ready = true, false
 	}
@@ -201,10 +232,7 @@ func (h *Hub) makeDocument(tenants scope.Tenants, top int, past bool) []byte {
 	}
 	if top > 0 && top < len(rows) {
 		slices.SortStableFunc(rows, func(a, b *row) int {
-			if a.calm != b.calm {
-				return map[bool]int{false: -1, true: 1}[a.calm]
-			}
-			return cmp.Compare(b.rate, a.rate)
+			return cmp.Or(doctor.CompareSeverity(a.worst, b.worst), cmp.Compare(b.rate, a.rate))
 		})
 		rows = rows[:top]
 	}

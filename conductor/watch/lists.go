@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/explain"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
@@ -41,9 +42,25 @@ type listsRow struct {
 	Unclaimed *topicsRow    `json:"unclaimed,omitempty"`
 }
 
+// Codes of what leads to no source. docs/findings.md has a section for each.
+const (
+	codeWaiting   = "discovery"       // an engine has not told where it publishes
+	codeUnclaimed = "unclaimed"       // LMCache reports what no source takes
+	codeTopic     = "unclaimed_topic" // no source claims a topic
+)
+
+// findings counts what leads to no source.
+func (l *listsRow) findings() (n findingsRow) {
+	n.add(l.Discovery.Severity, l.Discovery.Waiting)
+	n.add(l.LMCache.Severity, l.LMCache.Unclaimed)
+	n.add(l.Unclaimed.Severity, l.Unclaimed.Topics)
+	return n
+}
+
 type topicsRow struct {
-	Topics int        `json:"topics"`
-	List   []topicRow `json:"list"`
+	Topics   int             `json:"topics"`
+	Severity doctor.Severity `json:"severity"`
+	List     []topicRow      `json:"list"`
 }
 
 type topicRow struct {
@@ -59,16 +76,20 @@ type topicRow struct {
 }
 
 type targetsRow struct {
-	Targets  int      `json:"targets"`
-	Waiting  int      `json:"waiting"`
-	Learning int      `json:"learning"`
-	List     []Target `json:"list"`
+	Targets  int `json:"targets"`
+	Waiting  int `json:"waiting"`
+	Learning int `json:"learning"`
+	// Severity is that of one that waits.
+	Severity doctor.Severity `json:"severity"`
+	List     []Target        `json:"list"`
 }
 
 type reportersRow struct {
-	Instances int           `json:"instances"`
-	Unclaimed int           `json:"unclaimed"` // instances
-	List      []reporterRow `json:"list"`
+	Instances int `json:"instances"`
+	Unclaimed int `json:"unclaimed"` // instances
+	// Severity is that of an unclaimed one.
+	Severity doctor.Severity `json:"severity"`
+	List     []reporterRow   `json:"list"`
 }
 
 type reporterRow struct {
@@ -90,7 +111,8 @@ type unclaimedRow struct {
 
 // visibleTo returns the part of the lists that clients of some tenants may see.
 func (l *lists) visibleTo(tenants scope.Tenants) (out listsRow) {
-	t, r := &targetsRow{List: []Target{}}, &reportersRow{List: []reporterRow{}}
+	t := &targetsRow{List: []Target{}, Severity: doctor.SeverityOf(codeWaiting)}
+	r := &reportersRow{List: []reporterRow{}, Severity: doctor.SeverityOf(codeUnclaimed)}
 	for _, target := range l.targets {
 		if !tenants.Has(target.Tenant) {
 			continue
@@ -123,7 +145,7 @@ func (l *lists) visibleTo(tenants scope.Tenants) (out listsRow) {
 
 // topicsFor returns the topics that no source claims, for clients of all tenants: they are no tenant's.
 func (l *lists) topicsFor(tenants scope.Tenants) *topicsRow {
-	out := &topicsRow{List: []topicRow{}}
+	out := &topicsRow{List: []topicRow{}, Severity: doctor.SeverityOf(codeTopic)}
 	if !tenants.All() {
 		return out
 	}

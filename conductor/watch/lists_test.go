@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/lmcache"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/internal/must"
@@ -68,8 +69,10 @@ func TestLists(t *testing.T) {
 			}
 		}
 		text := whole(ann)
-		f(text, `"discovery":{"targets":3,"waiting":1,"learning":1,"list":[{"instance_id":"waiting"`,
-			`"lmcache":{"instances":1,"unclaimed":1,"list":[{"instance_id":"cache-of-ann","followed_by":[],"state":"unclaimed",`+
+		waits, unclaimed := doctor.SeverityOf("discovery"), doctor.SeverityOf("unclaimed")
+		f(text, fmt.Sprintf(`"discovery":{"targets":3,"waiting":1,"learning":1,"severity":%q,"list":[{"instance_id":"waiting"`, waits),
+			fmt.Sprintf(`"lmcache":{"instances":1,"unclaimed":1,"severity":%q,"list":[{"instance_id":"cache-of-ann",`, unclaimed)+
+				`"followed_by":[],"state":"unclaimed",`+
 				`"outcome":"applied","incarnation":1,"seq":5,`,
 			`"unclaimed":[{"instance_id":"cache-of-ann","modelname":"m","entries":1}]`)
 		if strings.Contains(text, "bob") || strings.Contains(text, "waiting-too") {

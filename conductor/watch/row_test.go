@@ -59,7 +59,7 @@ func TestRowBytes(t *testing.T) {
 	f := func(s *status.Source, rate float64, want string) {
 		t.Helper()
 		var e body.Encoder
-		appendRow(&e, s, &row{key: s.Key(), rate: rate})
+		appendRow(&e, s, &row{key: s.Key(), rate: rate, worst: worstOf(s)})
 		want = strings.ReplaceAll(want, "\n\t\t", "")
 		if got := string(e.Out); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -67,7 +67,7 @@ func TestRowBytes(t *testing.T) {
 	}
 	f(fullSource(), 0.5, `
 		{"source":"i|t|3","instance_id":"i","tenant_id":"t","dp_rank":3,"type":"vLLM","model_name":"m<1>","lora_name":"l",
-		"block_size":16,"state":"partial","reason":"history_unknown","epoch":2,"last_seq":1099511627776,"blocks":100,
+		"block_size":16,"state":"partial","reason":"history_unknown","severity":"error","epoch":2,"last_seq":1099511627776,"blocks":100,
 		"tiers":{"device":60,"host":40,"disk":0,"other":1},"lag_ms":1500,"queued":13,"events_per_s":0.5,"gaps":3,"restarts":5,
 		"dropped":23,"history_from":"replay","engine_snapshot":{"state":"applied","reason":"failed","blocks":16,"applied":9,
 		"failed":11},"findings":[{"code":"block_size_mismatch","severity":"error","text":"m"}],"last_error":"e",
@@ -75,12 +75,12 @@ func TestRowBytes(t *testing.T) {
 		"confirmed_share":0.4286,"delay_p50_s":0.001,"delay_p90_s":0.002,"delay_p99_s":0.003,"ttl_s":2}`)
 	f(new(status.Source), 0, `
 		{"source":"||0","instance_id":"","tenant_id":"","dp_rank":0,"type":"","model_name":"","lora_name":"","block_size":0,
-		"state":"","reason":"","epoch":0,"last_seq":null,"blocks":0,
+		"state":"","reason":"","severity":"warning","epoch":0,"last_seq":null,"blocks":0,
 		"tiers":{"device":0,"host":0,"disk":0},"lag_ms":0,
 		"queued":0,"events_per_s":0,"gaps":0,"restarts":0,"dropped":0,"history_from":"","findings":[],"last_error":""`)
 	f(&status.Source{AsksSnapshots: true, Expected: new(status.Expectations)}, 1e6, `
 		{"source":"||0","instance_id":"","tenant_id":"","dp_rank":0,"type":"","model_name":"","lora_name":"","block_size":0,
-		"state":"","reason":"","epoch":0,"last_seq":null,"blocks":0,
+		"state":"","reason":"","severity":"warning","epoch":0,"last_seq":null,"blocks":0,
 		"tiers":{"device":0,"host":0,"disk":0},"lag_ms":0,
 		"queued":0,"events_per_s":1000000,"gaps":0,"restarts":0,"dropped":0,"history_from":"","engine_snapshot":{"state":"",
 		"reason":"","blocks":0,"applied":0,"failed":0},"findings":[],"last_error":"","expected":{"prompts":0,"tokens":0,

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
@@ -81,20 +82,22 @@ type seen struct {
 	doc   struct {
 		Version *string
 		Totals  struct {
-			Sources, Instances, Blocks, Memberships, Findings int
-			Duplication                                       float64
-			Bytes                                             *int64
-			Events                                            float64 `json:"events_per_s"`
-			Queries                                           float64 `json:"queries_per_s"`
-			Asked                                             uint64  `json:"asked_tokens"`
-			Cached                                            uint64  `json:"cached_tokens"`
+			Sources, Ranks, Instances, Blocks, Memberships int
+			Duplication                                    float64
+			Findings                                       findingsRow
+			Bytes                                          *int64
+			Events                                         float64 `json:"events_per_s"`
+			Queries                                        float64 `json:"queries_per_s"`
+			Asked                                          uint64  `json:"asked_tokens"`
+			Cached                                         uint64  `json:"cached_tokens"`
 		}
 		Sources []struct {
-			Source string
-			Events float64 `json:"events_per_s"`
-			Blocks int
-			Tiers  map[string]int
-			Age    int `json:"age_ms"`
+			Source   string
+			Severity string
+			Events   float64 `json:"events_per_s"`
+			Blocks   int
+			Tiers    map[string]int
+			Age      int `json:"age_ms"`
 		}
 		Gone    []string
 		Point   []float64
@@ -188,6 +191,59 @@ func TestChangesAlone(t *testing.T) {
 		second()
 		if got = w.take(v); len(got) != 1 || len(got[0].doc.Sources) != 0 || !slices.Equal(got[0].doc.Gone, []string{"a|x|0"}) {
 			t.Errorf("a source has gone: %+v", got)
+		}
+	})
+}
+
+// TestSeverities counts findings by how much they matter, and gives each source the worst of its own: of an engine with
+// blocks of another size, one with another seed, and one that discovery waits for.
+func TestSeverities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		targets := []Target{{Instance: "deaf", Tenant: "x", State: "waiting"}, {Instance: "told", Tenant: "x", State: "found"}}
+		w := newWatched(t, Config{Viewers: 2, Targets: func() []Target { return targets }})
+		defer w.close()
+		var all []registration.Key
+		for _, name := range []string{"well", "sized", "seeded"} { // no salt, whose hashes are not compared
+			r := registration.Registration{Endpoint: endpointOf(name, "x"), Type: registration.TypeVLLM, Model: "m", Tenant: "x",
+				Instance: name, BlockSize: 2}
+			must.Succeed(t, w.c.Register(r, ingest.RegisterOptions{}))
+			all = append(all, r.Key())
+		}
+		well, sized, seeded, other := all[0], all[1], all[2], w.engine("other", "y")
+		synctest.Wait()
+		w.store(well, "GPU", 1)
+		w.store(other, "GPU", 1)
+		synctest.Wait()
+		publish := func(k registration.Key, hash, size int) {
+			w.net.PublisherAt(endpointOf(k.Instance, k.Tenant)).Publish(streamtest.EncodeBatch(0.5, 0, map[string]any{
+				"type": "BlockStored", "block_hashes": []int{hash}, "parent_block_hash": nil, "token_ids": []int{1, 1, 1}[:size],
+				"block_size": size, "lora_id": nil, "medium": "GPU",
+			}))
+		}
+		for i := range 4 {
+			publish(sized, i, 3)
+		}
+		publish(seeded, 7, 2)
+		time.Sleep(2 * time.Second)
+		v := w.join(scope.Tenants{"x"}, false)
+		synctest.Wait()
+		doc := of(w.take(v), "stats")[0].doc
+		of := func(code string) doctor.Severity { return doctor.SeverityOf(code) }
+		want := findingsRow{}
+		for _, code := range []string{doctor.FindingBlockSize, doctor.FindingUnusable, doctor.FindingSeed, "discovery"} {
+			want.add(of(code), 1)
+		}
+		if got := doc.Totals.Findings; got != want || got.Errors < 2 || got.Infos != 1 {
+			t.Errorf("findings: %+v, want %+v", got, want)
+		}
+		if doc.Totals.Ranks != 3 {
+			t.Errorf("%d ranks", doc.Totals.Ranks)
+		}
+		for _, s := range doc.Sources {
+			want := map[string]doctor.Severity{"well|x|0": of("synced"), "sized|x|0": doctor.Error, "seeded|x|0": doctor.Info}[s.Source]
+			if doctor.Severity(s.Severity) != want {
+				t.Errorf("%s is of severity %s, want %s", s.Source, s.Severity, want)
+			}
 		}
 	})
 }

@@ -49,7 +49,7 @@ function draw() {
 // pill returns the level and words of the server in the corner of the page.
 function pill() {
   const ready = state.stats?.ready;
-  if (ready?.draining) return ["bad", "Draining"];
+  if (ready?.draining) return [health.summary().level, "Draining"];
   if (state.link === "lost") return ["bad", "No connection"];
   if (!ready) return ["none", "Connecting"];
   if (ready.recovering) return ["warn", "Recovering"];

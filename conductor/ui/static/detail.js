@@ -3,6 +3,7 @@
 
 import { $, add, empty, fill, finding, h, loading, problem } from "./dom.js";
 import { ago, int, moment, percent, plural, rate, span } from "./format.js";
+import { levels } from "./health.js";
 import { ageOf, ask, state } from "./live.js";
 
 let shown = ""; // the key of the source, "" while the dialog is closed
@@ -89,7 +90,7 @@ export function follow() {
   if (loss.keyed === keyed) return; // links keep the focus, and texts their selection
   loss.keyed = keyed;
   const rest = told(fact);
-  if (r.findings.length) rest.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", null, finding(f.code), " ", f.text))));
+  if (r.findings.length) rest.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", { "data-level": levels[f.severity] }, h("span", { class: "dot" }), finding(f.code), " ", f.text))));
   if (story?.answer) rest.push(h("h3", null, "What has happened"), timeline(story.answer));
   fill(body.children[1], rest);
 }
@@ -115,14 +116,13 @@ const happened = {
   lost: (e) => [`${plural(e.batches, "batch", "batches")} lost`, "nobody has them any more"],
   dropped: (e) => [`blocks dropped, epoch ${int(e.epoch)} begins`, e.reason],
 };
-const colours = { synced: "ok", approximate: "ok", stale: "bad", failed: "bad", partial: "warn" };
 
 // timeline shows the events of a source, the newest first.
 function timeline(s) {
   if (s.events.length === 0) return empty("Nothing yet", "Changes of its state, gaps and restarts appear here.");
   return [h("ol", { class: "timeline", id: "detail-timeline" }, s.events.toReversed().map((e) => {
     const [what, why] = happened[e.kind]?.(e) ?? [e.kind, ""];
-    return h("li", { "data-level": e.kind === "state" ? (colours[e.to] ?? "none") : "warn" }, h("time", { datetime: e.time }, moment(e.time)), h("span", null, what), why && h("small", null, why.replaceAll("_", " ")));
+    return h("li", { "data-level": levels[e.severity] }, h("time", { datetime: e.time }, moment(e.time)), h("span", null, what), why && h("small", null, why.replaceAll("_", " ")));
   })), s.older_events > 0 && h("p", { class: "hint" }, `${plural(s.older_events, "older event")} made room for these.`)];
 }
 

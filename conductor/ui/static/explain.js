@@ -2,7 +2,8 @@
 
 import { $, empty, fill, finding, h, loading, problem, reason } from "./dom.js";
 import { explainNext, took } from "./feed.js";
-import { choices, levelOf } from "./fleet.js";
+import { choices } from "./fleet.js";
+import * as health from "./health.js";
 import { ago, int, plural } from "./format.js";
 import { ask, now, on, state } from "./live.js";
 
@@ -183,7 +184,7 @@ function span(ranks) {
 // holder shows what one source holds as one rank, where that ends and why.
 function holder(x, r) {
   return h("div", { class: "holder" }, h("div", null,
-    h("p", { class: "who" }, h("span", { class: "dot", "data-level": levelOf(r.state) }), `Rank ${r.dp_rank}`, h("small", null, `${r.source} · ${r.state}${r.state_reason ? `, ${r.state_reason.replaceAll("_", " ")}` : ""}`)),
+    h("p", { class: "who" }, h("span", { class: "dot", "data-level": health.levels[state.rows.get(r.source)?.severity] ?? "none" }), `Rank ${r.dp_rank}`, h("small", null, `${r.source} · ${r.state}${r.state_reason ? `, ${r.state_reason.replaceAll("_", " ")}` : ""}`)),
     r.media.length === 0 ? strip(x, "nothing", "none", [], r.matched) : r.media.map((m) => strip(x, m.medium, tierOf(m.tier), m.runs, r.matched))),
     h("div", null,
       r.end ? h("div", { class: "end" }, h("p", null, "Ends before ", h("b", null, `block ${int(r.end.block)}`), `, tokens ${int(r.end.tokens[0])} to ${int(r.end.tokens[1] - 1)}:`), reasons(r.end.reasons))

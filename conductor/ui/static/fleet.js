@@ -16,16 +16,13 @@ import * as ways from "./ways.js";
 const page = 100, limit = 4 * page;
 const states = ["failed", "stale", "partial", "paused", "replaying", "connecting", "approximate", "synced"];
 
-const severities = ["error", "warning", "info"]; // of findings, the worst first
-const painted = { error: "bad", warning: "warn", info: null };
-
-// levelOf is how a state is painted.
-export const levelOf = (s) => ({ synced: "ok", connecting: "none", replaying: "none", paused: "none", partial: "warn", stale: "bad", failed: "bad" })[s] ?? "none";
+const { severities, levels } = health;
+const worse = (a, b) => severities.indexOf(a) - severities.indexOf(b); // orders severities
 
 // A column has a name, what it is sorted by, and a function that writes a cell.
 const columns = [
   { id: "instance", name: "Instance", of: placeOf, up: true },
-  { id: "state", name: "State", of: (r) => states.indexOf(r.state), up: true },
+  { id: "state", name: "State", of: (r) => states.length * severities.indexOf(r.severity) + states.indexOf(r.state), up: true },
   { id: "blocks", name: "Blocks", of: (r) => r.blocks, number: true },
   { id: "events", name: "Events/s", of: (r) => r.events_per_s, number: true },
   { id: "lag", name: "Lag", of: (r) => r.lag_ms, number: true },
@@ -84,9 +81,11 @@ function go() {
 
 function totals() {
   const { totals: t, states: by } = state.stats;
-  const found = t.findings + ways.lacking(), dead = health.dead();
+  const found = severities.filter((s) => t.findings[s]), dead = health.dead();
+  const pools = t.sources - t.ranks, synced = (by.synced ?? 0) + (by.approximate ?? 0);
   const tiles = [
-    { name: "Instances", value: int(t.instances), more: `${int((by.synced ?? 0) + (by.approximate ?? 0))} of ${int(t.sources)} synced` },
+    { name: "Instances", value: int(t.instances), more: [plural(t.ranks, "rank"), pools && plural(pools, "pool")].filter(Boolean).join(", ") },
+    { name: "Synced", value: synced === t.sources ? "all" : int(synced), more: `of ${plural(t.sources, "source")}`, why: "Each rank of an instance, and each pool, is a source." },
     { name: "Blocks", value: compact(t.blocks), more: `held ${compact(t.memberships)} times` },
     { name: "Duplication", value: t.blocks ? `${t.duplication.toFixed(2)}×` : "–", more: "holders of a block" },
     { name: "Events/s", value: rate(t.events_per_s), more: "from all engines" },
@@ -96,7 +95,8 @@ function totals() {
   if (t.bytes !== undefined) {
     tiles.push({ name: "Index", value: bytes(t.bytes), more: t.bytes_limit ? `of ${bytes(t.bytes_limit)}` : "no limit", part: t.bytes_limit ? t.bytes / t.bytes_limit : undefined });
   }
-  tiles.push({ name: "Findings", value: int(found), more: found ? "see below" : "nothing to mend", level: found ? "warn" : "ok" });
+  const counted = found.map((s) => (s === "info" ? `${int(t.findings.info)} for information` : plural(t.findings[s], s)));
+  tiles.push({ name: "Findings", value: int(found.reduce((n, s) => n + t.findings[s], 0)), more: counted.join(", ") || "nothing to mend", level: levels[found[0] ?? "ok"] });
   keep($("totals"), tiles, (x) => x.name, (x) => h("div", { class: "tile" }, h("dt", null, x.name), h("dd", null, h("b"), h("small"), h("span", { class: "meter" }))), (el, x) => {
     const [value, more, meter] = el.lastChild.children;
     say(value, x.value);
@@ -119,18 +119,17 @@ function findings() {
     }
   }
   const all = [...groups.values()].map((g) => ({ ...g, count: g.rows.length, noun: "source", go: () => filterBy(g.code) }))
-    .sort((a, b) => severities.indexOf(a.severity) - severities.indexOf(b.severity) || b.rows.length - a.rows.length || (a.code < b.code ? -1 : 1));
-  const first = all.findIndex((g) => g.severity !== "error"); // what leads to sources is behind what answers lack today
-  all.splice(first < 0 ? all.length : first, 0, ...ways.findings());
+    .concat(ways.findings()).sort((a, b) => worse(a.severity, b.severity) || b.count - a.count || (a.code < b.code ? -1 : 1));
   $("findings").hidden = all.length === 0;
   keep($("findings-list"), all, (g) => g.code, (g) => h("li", null,
-    finding(g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
+    h("small", { class: "severity" }), finding(g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
   (li, g) => {
     const only = g.count === 1;
-    mark(li, "data-level", g.severity ? painted[g.severity] : "warn");
-    say(li.children[1], only && g.rows ? `${g.rows[0].instance_id}, rank ${g.rows[0].dp_rank}: ${g.text}` : g.text);
-    say(li.children[2], only ? "Show" : `Show ${plural(g.count, g.noun)}`);
-    mark(li.children[2], "aria-label", `Show ${plural(g.count, g.noun)} with the finding ${g.code}`);
+    mark(li, "data-level", levels[g.severity]);
+    say(li.firstChild, g.severity);
+    say(li.children[2], only && g.rows ? `${g.rows[0].instance_id}, rank ${g.rows[0].dp_rank}: ${g.text}` : g.text);
+    say(li.children[3], only ? "Show" : `Show ${plural(g.count, g.noun)}`);
+    mark(li.children[3], "aria-label", `Show ${plural(g.count, g.noun)} with the finding ${g.code}`);
   });
 }
 
@@ -149,10 +148,11 @@ function options() {
   const count = new Map();
   const tenants = new Set();
   for (const r of state.rows.values()) {
-    count.set(r.state, (count.get(r.state) ?? 0) + 1);
+    for (const name of [r.state, r.severity]) count.set(name, (count.get(name) ?? 0) + 1);
     tenants.add(r.tenant_id);
   }
-  choices($("filter-state"), [["", "All states"], ...states.filter((s) => count.has(s)).map((s) => [s, `${s} (${int(count.get(s))})`])]);
+  const some = (names, words = {}) => names.filter((s) => count.has(s)).map((s) => [s, `${words[s] ?? s} (${int(count.get(s))})`]);
+  choices($("filter-state"), [["", "All states"], ...some(["error", "warning"], { error: "with an error", warning: "with a warning" }), ...some(states)]);
   choices($("filter-tenant"), [["", "All tenants"], ...[...tenants].sort().map((t) => [t, t])]);
   $("filter-tenant-label").hidden = tenants.size < 2;
 }
@@ -173,7 +173,7 @@ function wanted() {
   const words = $("filter-text").value.toLowerCase().split(/\s+/).filter(Boolean);
   const inState = $("filter-state").value, tenant = $("filter-tenant").value;
   const passes = (r) => {
-    if (inState && r.state !== inState || tenant && r.tenant_id !== tenant) return false;
+    if (inState && r.state !== inState && r.severity !== inState || tenant && r.tenant_id !== tenant) return false;
     if (words.length === 0) return true;
     const text = [r.source, r.model_name, r.type, r.state, r.reason, snapshotOf(r, true), ...r.findings.map((f) => f.code)].join(" ").toLowerCase();
     return words.every((w) => text.includes(w));
@@ -208,7 +208,7 @@ function together(name, ranks) {
   for (const r of ranks) for (const f of r.findings) findings.set(f.code, { ...f, count: (findings.get(f.code)?.count ?? 0) + 1 });
   return {
     source: name, ranks, instance_id: first.instance_id, tenant_id: first.tenant_id, model_name: same((r) => r.model_name) || "several models", type: same((r) => r.type),
-    state: worst, among: among < ranks.length ? `${int(among)} of ${int(ranks.length)} ` : "", reason: same((r) => r.reason),
+    state: worst, severity: ranks.map((r) => r.severity).sort(worse)[0], among: among < ranks.length ? `${int(among)} of ${int(ranks.length)} ` : "", reason: same((r) => r.reason),
     blocks: sum((r) => r.blocks), tiers: Object.fromEntries(["device", "host", "disk"].map((t) => [t, sum((r) => r.tiers[t] ?? 0)])),
     events_per_s: sum((r) => r.events_per_s), lag_ms: Math.max(...ranks.map((r) => r.lag_ms)), last: ranks.reduce((last, r) => (r.last === null ? last : Math.max(last ?? r.last, r.last)), null),
     gaps: sum((r) => r.gaps), restarts: sum((r) => r.restarts), findings: [...findings.values()],
@@ -279,7 +279,7 @@ function updateRow(tr, r) {
   mark(name.children[0], "aria-label", r.ranks ? `${r.instance_id}: ${plural(r.ranks.length, "rank")}` : `${r.instance_id} / ${r.dp_rank}: details`);
   mark(name.children[0], "aria-expanded", r.ranks && String(isOpen));
   say(name.children[1], [r.ranks && plural(r.ranks.length, "rank"), r.tenant_id === "default" ? "" : r.tenant_id, r.model_name, r.type].filter(Boolean).join(" · "));
-  mark(inState.children[0], "data-level", levelOf(r.state));
+  mark(inState.children[0], "data-level", levels[r.severity]);
   say(inState.children[1], `${r.among ?? ""}${r.state}`);
   say(inState.children[2], [r.reason.replaceAll("_", " "), snapshotOf(r, true)].filter(Boolean).join(" · "));
   const { device = 0, host = 0, disk = 0 } = r.tiers;
@@ -296,6 +296,7 @@ function updateRow(tr, r) {
   mark(tr, "data-findings", r.findings.length || null);
   keep(found, r.findings, (f) => f.code, (f) => h("code", { class: "tag" }, f.code.replaceAll("_", " ")), (el, f) => {
     say(el, f.code.replaceAll("_", " ") + (f.count > 1 ? ` ×${int(f.count)}` : ""));
+    mark(el, "data-level", levels[f.severity]);
     mark(el, "title", f.text);
   });
 }

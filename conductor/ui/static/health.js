@@ -1,9 +1,14 @@
-// health.js says in one sentence how the fleet is.
+// health.js says in one sentence how the fleet is, and paints severities. The server decides how much anything matters:
+// the views take the severity of a source, a finding or an event from it.
 
 import { plural } from "./format.js";
 import { state } from "./live.js";
 
-const levels = { error: "bad", warning: "warn", ok: "ok" };
+export const severities = ["error", "warning", "info", "ok"]; // the worst first
+
+// levels paint severities: red, amber, neutral, green.
+export const levels = { error: "bad", warning: "warn", info: "none", ok: "ok" };
+
 const troubles = ["failed", "stale", "partial", "paused", "connecting", "replaying"]; // the worst first
 
 // summary returns the server's sentence about its sources, its level, and links to what an operator looks at
@@ -16,8 +21,8 @@ export function summary() {
 
 function links(s) {
   if (s.totals.sources === 0) return [["How to add one", "#start"]];
-  const worst = troubles.find((name) => s.states[name]);
-  return worst ? [[`Show ${s.states[worst] === 1 ? "it" : "them"}`, `#fleet?state=${worst}`]] : [];
+  const worst = [...state.rows.values()].some((r) => r.severity === "error") ? "error" : troubles.find((name) => s.states[name]);
+  return worst ? [["Show them", `#fleet?state=${worst}`]] : [];
 }
 
 // dead reports whether no source can be relied on, so that figures about answers mean nothing.

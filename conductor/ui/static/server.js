@@ -12,7 +12,7 @@ export function draw() {
   const r = s.ready;
   const cards = [h("section", { class: "card" }, h("h2", null, "Readiness"), h("dl", { class: "facts" },
     fact("Ready", r.ready ? "yes" : "no", r.ready ? "ok" : "warn"),
-    r.draining && fact("Draining", "it is about to leave", "bad"), r.recovering && fact("Recovering", "from a snapshot or a peer", "warn"),
+    r.draining && fact("Draining", "it is about to leave", "warn"), r.recovering && fact("Recovering", "from a snapshot or a peer", "warn"),
     fact("Synced", plural(r.synced, "source")), fact("Waiting for", plural(r.waiting, "source"), r.waiting ? "warn" : null),
     fact("Given up", plural(r.given_up, "source"), r.given_up ? "warn" : null),
     fact("Version", s.version ?? "–"), fact("Started", since(s.started))))];
