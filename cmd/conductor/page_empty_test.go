@@ -30,7 +30,7 @@ func testPageEmpty(t *testing.T, browser context.Context) {
 	page.await("nothing says that there is no source", banner+`.innerText.startsWith("No source is registered")`)
 	page.await("the link does not lead to the commands",
 		`document.querySelector(`+banner+`.querySelector("a").getAttribute("href"))?.matches("#start")`)
-	page.await("the charts have nothing to show, and are there", `document.querySelector(".charts").hidden`)
+	page.await("the charts have nothing to show, and are there", `document.querySelector("#charts").hidden`)
 	const commands = `[...document.querySelectorAll("#start pre")].map((pre) => pre.textContent)`
 	page.await("the commands are not there", commands+`.length === 4`)
 	page.axe("empty")

@@ -55,6 +55,8 @@ func TestPage(t *testing.T) {
 	t.Run("narrow", func(t *testing.T) { testPageNarrow(t, browser, p) })
 	t.Run("theme", func(t *testing.T) { testPageTheme(t, browser, p) })
 	t.Run("empty", func(t *testing.T) { testPageEmpty(t, browser) })
+	t.Run("charts", func(t *testing.T) { testPageCharts(t, browser) })
+	t.Run("severity", func(t *testing.T) { testPageSeverity(t, browser) })
 	t.Run("dead", func(t *testing.T) { testPageDead(t, browser) })
 	t.Run("source", func(t *testing.T) { testPageSource(t, browser, p) })
 	t.Run("ranks", func(t *testing.T) { testPageRanks(t, browser) })
@@ -324,6 +326,15 @@ func testPageToken(t *testing.T, browser context.Context) {
 	}
 	give("operator")
 	page.await("the rows never came", `document.querySelectorAll("#sources-body tr").length === 3`)
+	page.view("server")
+	const process = `document.querySelector("#process")?.innerText.replace(/\s+/g, " ")`
+	const auth = `document.querySelector("#auth")?.innerText.replace(/\s+/g, " ")`
+	page.await("the process is not shown",
+		`/CPU [0-9.]+ of \d+ CPUs? Memory \d+ MiB of .* Connections \d+ of [\d,]+, from 1 address Pages open 1/.test(`+process+`)`)
+	page.await("the credentials are not counted", `/auth.file .* Credentials 2 tokens by role admin: 2 by tenant every tenant: 1, blue: 1 `+
+		`No credentials nothing None, on this machine nothing/.test(`+auth+`)`)
+	page.axe("server with credentials")
+	page.view("fleet")
 	if js[bool](page, `Object.keys(localStorage).length > 0 || document.cookie !== ""`) {
 		t.Error("the token outlives the tab")
 	}
@@ -333,7 +344,7 @@ func testPageToken(t *testing.T, browser context.Context) {
 		`.includes("blue")`)
 	page.view("server")
 	if text := js[string](page, `document.querySelector("#view-server").innerText`); strings.Contains(text, "Snapshots") ||
-		strings.Contains(text, "Replicas") {
+		strings.Contains(text, "Replicas") || strings.Contains(text, "auth.file") || strings.Contains(text, "CPU") {
 		t.Errorf("a tenant sees the server as a whole: %s", text)
 	}
 	page.forgive() // the answers 401 are in the console
@@ -391,7 +402,7 @@ func testPageDead(t *testing.T, browser context.Context) {
 	page.view("server")
 	js[any](page, banner+`.querySelector("a").click()`)
 	page.await("the link does not lead to the sources",
-		`!document.querySelector("#view-fleet").hidden && document.querySelector("#filter-state").value === "stale" && `+
+		`!document.querySelector("#view-fleet").hidden && document.querySelector("#filter-state").value === "error" && `+
 			`document.querySelectorAll("#sources-body tr").length === 2`)
 	must.Succeed(t, p.cmd.Process.Signal(os.Interrupt))
 	page.await("the drain is not told", pill+`.innerText === "Draining" && `+banner+`.innerText.startsWith("The server is draining")`)

@@ -2,14 +2,18 @@ package main
 
 import (
 	"cmp"
+	"runtime"
+	"syscall"
 	"time"
 
 	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/membership"
+	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/history/file"
 	"example.com/conductor/history/peer"
+	"example.com/conductor/internal/memory"
 	"example.com/conductor/redact"
 )
 
@@ -24,6 +28,7 @@ func watching(s *serving) watch.Config {
 		Snapshots: func() watch.Snapshots { return snapshotsOf(s.snapshots != nil, s.keeper.Status(), time.Now()) },
 		Replicas:  func() []watch.Replica { return replicasOf(s.peers.Peers(), s.peers.Drift()) },
 		Targets:   func() []watch.Target { return targetsOf(s.targets.List()) },
+		Process:   s.entry.processOf(&s.listeners.Connections),
 		Refused:   func() uint64 { return s.slots.Stats().Refused + s.budget.Refused() + s.entry.Limited() },
 	}
 	if members := s.replicas.members; members != nil {
@@ -33,6 +38,29 @@ func watching(s *serving) watch.Config {
 		out.Viewers = 0
 	}
 	return out
+}
+
+// processOf returns a function that tells of this process and of who may ask it what.
+func (g *gate) processOf(clients *server.Connections) func() watch.Process {
+	limit, _ := memory.Available()
+	return func() watch.Process {
+		open, n := clients.Stats(), g.Counts()
+		return watch.Process{
+			CPUs: runtime.GOMAXPROCS(0), CPUTime: cpuTime(), Memory: memory.Resident(), MemoryLimit: limit,
+			Connections: open.Open, Addresses: open.Addresses, MostOpen: open.Most,
+			Auth: watch.Auth{File: g.credentialsFiles()[0], Tokens: n.Tokens, Certificates: n.Certificates, Roles: n.Roles,
+				Tenants: n.Tenants, Others: n.Others, Anonymous: n.Anonymous, Loopback: n.Loopback},
+		}
+	}
+}
+
+// cpuTime returns the time that this process has had a CPU, 0 where the system does not tell.
+func cpuTime() time.Duration {
+	var used syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &used) != nil {
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // settingsOf returns a function that tells the name of the settings file and the settings in use.

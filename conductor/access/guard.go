@@ -36,6 +36,7 @@ type policy struct {
 	hosts               map[string]bool // by hostName
 	credentials         *Credentials
 	limits              clientLimits
+	counts              *Counts
 }
 
 // Guard checks requests.
@@ -79,6 +80,7 @@ func (a *Guard) Use(p Policy) {
 	} else {
 		next.limits = newClientLimits(p.Limits)
 	}
+	next.counts = next.countClients()
 	a.policy.Store(next)
 }
 

@@ -16,7 +16,7 @@ var errNotWatched error = &server.Refusal{Status: http.StatusNotFound, Reason: "
 // maxTopSources bounds the parameter top of /admin/stats.
 const maxTopSources = 1_000_000
 
-// stats shows how the fleet is: GET /admin/stats?top=N.
+// stats shows how the fleet is: GET /admin/stats?top=N&model=NAME.
 func (a *api) stats(g *gin.Context) (any, error) {
 	top, err := topOf(g, 0, maxTopSources)
 	if err != nil {
@@ -25,7 +25,8 @@ func (a *api) stats(g *gin.Context) (any, error) {
 	if a.opts.Watch == nil {
 		return nil, errNotWatched
 	}
-	return reply.File{ContentType: jsonDocument, Bytes: a.opts.Watch.Document(access.View(a.conductor, g).Tenants(), top)}, nil
+	document := a.opts.Watch.Document(access.View(a.conductor, g).Tenants(), top, g.Query("model"))
+	return reply.File{ContentType: jsonDocument, Bytes: document}, nil
 }
 
 // jsonDocument is the media type of documents that are encoded already.

@@ -7,6 +7,7 @@ import (
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/tape"
@@ -97,10 +98,11 @@ func (m *Meter) Stats() *status.Stats {
 	if used, limit := m.opts.Catalog.IndexOptions().Budget.Used(); limit > 0 {
 		st.Bytes, st.Limit = used, limit
 	}
-	for tenant, n := range queriesByTenant(m.opts.Catalog) {
-		t := st.Tenants[tenant]
-		t.Queries = n
-		st.Tenants[tenant] = t
+	st.Models = queriesByModel(m.opts.Catalog)
+	for model, n := range st.Models {
+		t := st.Tenants[model.Tenant]
+		t.Queries.Add(n)
+		st.Tenants[model.Tenant] = t
 	}
 	for _, n := range m.opts.Catalog.SumQueries() {
 		st.Queries.Add(n)
@@ -116,15 +118,16 @@ func (m *Meter) Stats() *status.Stats {
 	return st
 }
 
-// queriesByTenant returns the counts of the queries of registered models.
-func queriesByTenant(c *catalog.Catalog) map[string]catalog.QueryCounts {
-	all := make(map[string]catalog.QueryCounts)
+// queriesByModel returns the counts of the queries of registered models.
+func queriesByModel(c *catalog.Catalog) map[scope.Shard]catalog.QueryCounts {
+	all := make(map[scope.Shard]catalog.QueryCounts)
 	for _, d := range c.Deployments() {
-		sum := all[d.Key.Tenant]
+		model := scope.Shard{Tenant: d.Key.Tenant, Model: d.Key.Model}
+		sum := all[model]
 		for _, n := range d.QueryCounts() {
 			sum.Add(n)
 		}
-		all[d.Key.Tenant] = sum
+		all[model] = sum
 	}
 	return all
 }

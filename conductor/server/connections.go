@@ -84,6 +84,19 @@ func (c *Connections) SetBounds(most, perAddress int) {
 	c.most, c.perAddress = most, perAddress
 }
 
+// ConnectionStats is how many connections are open.
+type ConnectionStats struct {
+	Open, Addresses int
+	Most            int // 0 for no bound
+}
+
+// Stats returns how many connections are open.
+func (c *Connections) Stats() ConnectionStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return ConnectionStats{Open: c.open, Addresses: len(c.neighbours), Most: c.most}
+}
+
 // countConn counts a connection, and closes another one where a bound is reached. It reports false if the
 // connection has to be closed itself.
 func (c *Connections) countConn(b *boundedConn) bool {

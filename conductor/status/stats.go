@@ -3,6 +3,7 @@ package status
 import (
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/scope"
 )
 
 // Stats are the numbers of the whole server at about one moment. /admin/stats, the page and
@@ -10,6 +11,7 @@ import (
 type Stats struct {
 	Sources []Source // sorted by key
 	Tenants map[string]TenantStats
+	Models  map[scope.Shard]catalog.QueryCounts // of the registered ones
 	// Bytes is what all indexes take of Limit, 0 without a limit.
 	Bytes, Limit int64
 	Ready        Readiness

@@ -25,6 +25,7 @@ type collection struct {
 	changed []int              // positions of rows that the collection before did not have so
 	gone    []registration.Key // those that it had alone
 	tenants map[string]*sums
+	models  map[scope.Shard]*sums // sources and queries alone
 	bytes   int64
 	limit   int64
 	ready   status.Readiness
@@ -33,6 +34,8 @@ type collection struct {
 	times   match.QueryTimes
 	refused uint64 // requests since the start
 	point   *point // of the history, if it gets one
+	process *Process
+	cpu     float64 // CPUs that the process had in use since the collection before
 	// lists are there with the texts of rows; were are those of the collection before.
 	lists, were lists
 }
@@ -104,7 +107,7 @@ func (s *sums) addSums(o *sums) {
 func collect(st *status.Stats, old *collection, now time.Time, rows bool) *collection {
 	c := &collection{
 		at: now, rows: make([]row, len(st.Sources)), rowsToo: rows, tenants: make(map[string]*sums),
-		bytes: st.Bytes, limit: st.Limit, ready: st.Ready, queries: st.Queries, times: st.Times,
+		models: make(map[scope.Shard]*sums), bytes: st.Bytes, limit: st.Limit, ready: st.Ready, queries: st.Queries, times: st.Times,
 	}
 	if old == nil {
 		old = &collection{at: now}
@@ -141,8 +144,9 @@ func collect(st *status.Stats, old *collection, now time.Time, rows bool) *colle
 				c.changed = append(c.changed, i)
 			}
 		}
-		t := c.sumsOf(r.key.Tenant)
+		t := sumsOf(c.tenants, r.key.Tenant)
 		t.addSource(s, r, was)
+		sumsOf(c.models, scope.Shard{Tenant: s.Tenant, Model: s.Model}).addSource(s, r, was)
 		if !s.IsPool() && (i == 0 || c.rows[i-1].key.Instance != r.key.Instance || c.rows[i-1].key.Tenant != r.key.Tenant) {
 			t.instances++
 		}
@@ -151,17 +155,20 @@ func collect(st *status.Stats, old *collection, now time.Time, rows bool) *colle
 		c.gone = append(c.gone, before[i].key)
 	}
 	for name, in := range st.Tenants {
-		t := c.sumsOf(name)
+		t := sumsOf(c.tenants, name)
 		t.blocks, t.memberships, t.queries = in.Blocks, in.Memberships, in.Queries
 		if was := old.tenants[name]; was != nil {
 			t.asked = rateOf(in.Queries.Queries, was.queries.Queries, was.asked, passed)
 		}
 	}
+	for model, n := range st.Models {
+		sumsOf(c.models, model).queries = n
+	}
 	for _, s := range st.Ready.Waiting {
-		c.sumsOf(s.Key.Tenant).waiting++
+		sumsOf(c.tenants, s.Key.Tenant).waiting++
 	}
 	for _, s := range st.Ready.GivenUp {
-		c.sumsOf(s.Key.Tenant).givenUp++
+		sumsOf(c.tenants, s.Key.Tenant).givenUp++
 	}
 	return c
 }
@@ -183,12 +190,12 @@ func byInstance(a, b registration.Key) int {
 	return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Rank, b.Rank))
 }
 
-// sumsOf returns the numbers of a tenant, which it makes if need be.
-func (c *collection) sumsOf(tenant string) *sums {
-	t := c.tenants[tenant]
+// sumsOf returns the numbers of a tenant or a model, which it makes if need be.
+func sumsOf[K comparable](all map[K]*sums, of K) *sums {
+	t := all[of]
 	if t == nil {
 		t = newSums()
-		c.tenants[tenant] = t
+		all[of] = t
 	}
 	return t
 }

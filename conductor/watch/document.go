@@ -74,6 +74,7 @@ type header struct {
 	Snapshots *Snapshots           `json:"snapshots,omitempty"`
 	Replicas  *[]Replica           `json:"replicas,omitempty"`
 	Store     *Store               `json:"store,omitempty"`
+	Process   *Process             `json:"process,omitempty"`
 	Gone      *[]string            `json:"gone,omitempty"`
 	listsRow
 }
@@ -141,9 +142,18 @@ type historyRow struct {
 	Points []pointRow `json:"points"`
 }
 
+// historyOf returns the history of some tenants, or of one of their models. mu is held.
+func (h *Hub) historyOf(tenants scope.Tenants, model string) *historyRow {
+	out := &historyRow{Step: int(step / time.Second), Points: []pointRow{}}
+	for _, p := range h.history.pointsOf(tenants, model) {
+		out.Points = append(out.Points, p.row())
+	}
+	return out
+}
+
 // pointRow is a point: seconds since 1970, blocks on devices, in host memory and on disks, events and queries a
 // second, tokens asked for and found, refused requests a second, and the p50 and p99 of queries in seconds. The last
-// three are null for clients of some tenants, times also without queries.
+// three are null for clients of some tenants and for a model, times also without queries.
 type pointRow []any
 
 func (p *point) row() pointRow {
@@ -197,7 +207,7 @@ func (h *Hub) makeHeader(tenants scope.Tenants) *header {
 		return out
 	}
 	out.Totals.Bytes, out.Totals.BytesLimit = &c.bytes, &c.limit
-	out.Snapshots, out.Replicas = new(Snapshots), &[]Replica{}
+	out.Snapshots, out.Replicas, out.Process = new(Snapshots), &[]Replica{}, h.processOf()
 	if h.cfg.Snapshots != nil {
 		*out.Snapshots = h.cfg.Snapshots()
 	}
@@ -211,19 +221,15 @@ func (h *Hub) makeHeader(tenants scope.Tenants) *header {
 	return out
 }
 
-// makeDocument returns the whole state, with at most top sources if that is not 0. mu is held.
-func (h *Hub) makeDocument(tenants scope.Tenants, top int, past bool) []byte {
+// makeDocument returns the whole state, with at most top sources if that is not 0, and with the history of past, nil for
+// none. mu is held.
+func (h *Hub) makeDocument(tenants scope.Tenants, top int, past *historyRow) []byte {
 	out := h.makeHeader(tenants)
 	out.Version = h.cfg.Version
 	out.listsRow = h.now.lists.visibleTo(tenants)
 	started := h.started.UTC()
 	out.Started = &started
-	if past {
-		out.History = &historyRow{Step: int(step / time.Second), Points: []pointRow{}}
-		for _, p := range h.history.pointsOf(tenants) {
-			out.History.Points = append(out.History.Points, p.row())
-		}
-	}
+	out.History = past
 	rows := make([]*row, 0, len(h.now.rows))
 	for i := range h.now.rows {
 		if r := &h.now.rows[i]; tenants.Has(r.key.Tenant) {
@@ -249,7 +255,7 @@ func (h *Hub) makeDifference(tenants scope.Tenants) []byte {
 		}
 	}
 	if h.now.point != nil {
-		if points := h.history.pointsOf(tenants); len(points) > 0 && points[len(points)-1].at == h.now.point.at {
+		if points := h.history.pointsOf(tenants, ""); len(points) > 0 && points[len(points)-1].at == h.now.point.at {
 			out.Point = points[len(points)-1].row()
 		}
 	}

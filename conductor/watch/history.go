@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -14,14 +15,14 @@ import (
 const (
 	// span is how far the history goes back.
 	span = time.Hour
-	// maxPoints bounds the points of one tenant, some 20 KB.
+	// maxPoints bounds the points of one tenant or model, some 20 KB.
 	maxPoints = int(span / step)
-	// maxTenants bounds the tenants with a history of their own, some 5 MB. That of all tenants
+	// maxSeries bounds the tenants, and the models, with a history of their own, some 5 MB each. That of all tenants
 	// together comes on top.
-	maxTenants = 256
+	maxSeries = 256
 )
 
-// point is what one tenant, or all, had at one moment. Rates are means since the point before.
+// point is what one tenant or model, or all, had at one moment. Rates are means since the point before.
 type point struct {
 	at                 int64 // Unix seconds
 	device, host, disk int
@@ -32,7 +33,7 @@ type point struct {
 	refused, p50, p99 float64
 }
 
-// series are the points of one tenant, the oldest first.
+// series are the points of one tenant or model, the oldest first.
 type series struct {
 	points  []point             // guarded by Hub.mu
 	events  uint64              // since the newest point
@@ -41,18 +42,19 @@ type series struct {
 	times   match.QueryTimes    // at the newest point
 }
 
-// history has the series of the tenants. Hub.mu guards it.
+// history has the series of the tenants and of their models. Hub.mu guards it.
 type history struct {
 	last     time.Time // of the newest point
 	all      series
 	byTenant map[string]*series
+	byModel  map[scope.Shard]*series
 }
 
-// addCollection counts a collection. If it is time for the next point of the history, it adds one for each tenant, and returns
-// that of all tenants together.
+// addCollection counts a collection. If it is time for the next point of the history, it adds one for each tenant and model,
+// and returns that of all tenants together.
 func (h *history) addCollection(c *collection) *point {
 	if h.byTenant == nil {
-		h.byTenant, h.last = make(map[string]*series), c.at
+		h.byTenant, h.byModel, h.last = make(map[string]*series), make(map[scope.Shard]*series), c.at
 	}
 	passed := c.at.Sub(h.last)
 	due := passed >= step-pace/2 || len(h.all.points) == 0
@@ -60,19 +62,12 @@ func (h *history) addCollection(c *collection) *point {
 		h.last, due = c.at, false
 	}
 	all := newSums()
-	for name, t := range c.tenants {
+	for _, t := range c.tenants {
 		all.addSums(t)
 		all.events += t.events
-		s := h.byTenant[name]
-		if s == nil {
-			if len(h.byTenant) >= maxTenants {
-				continue
-			}
-			s = &series{queries: t.queries}
-			h.byTenant[name] = s
-		}
-		s.addPoint(c.at, passed, t, due)
 	}
+	addPoints(h.byTenant, c.tenants, c.at, passed, due)
+	addPoints(h.byModel, c.models, c.at, passed, due)
 	all.queries = c.queries
 	h.all.addPoint(c.at, passed, all, due)
 	if due {
@@ -82,16 +77,34 @@ func (h *history) addCollection(c *collection) *point {
 		return nil
 	}
 	h.last = c.at
-	for name, s := range h.byTenant {
-		if s.points = s.freshPoints(c.at); len(s.points) == 0 && c.tenants[name] == nil {
-			delete(h.byTenant, name)
-		}
-	}
 	h.all.points = h.all.freshPoints(c.at)
 	return &h.all.points[len(h.all.points)-1]
 }
 
-// addPoint counts the events of a tenant, and adds a point if one is due.
+// addPoints does for each tenant, or each model, what addPoint does for one, and forgets those that have been gone for span.
+func addPoints[K comparable](to map[K]*series, of map[K]*sums, at time.Time, passed time.Duration, due bool) {
+	for name, t := range of {
+		s := to[name]
+		if s == nil {
+			if len(to) >= maxSeries {
+				continue
+			}
+			s = &series{queries: t.queries}
+			to[name] = s
+		}
+		s.addPoint(at, passed, t, due)
+	}
+	if !due {
+		return
+	}
+	for name, s := range to {
+		if s.points = s.freshPoints(at); len(s.points) == 0 && of[name] == nil {
+			delete(to, name)
+		}
+	}
+}
+
+// addPoint counts the events of a tenant or model, and adds a point if one is due.
 func (s *series) addPoint(at time.Time, passed time.Duration, t *sums, due bool) {
 	s.events += t.events
 	if !due {
@@ -127,26 +140,31 @@ func (s *series) freshPoints(now time.Time) []point {
 	return slices.Delete(s.points, 0, n)
 }
 
-// pointsOf returns the points of some tenants together, the oldest first.
-func (h *history) pointsOf(tenants scope.Tenants) []point {
-	if tenants.All() {
+// pointsOf returns the points of some tenants together, the oldest first: of one of their models, or of all if it is "".
+func (h *history) pointsOf(tenants scope.Tenants, model string) []point {
+	if tenants.All() && model == "" {
 		return h.all.points
 	}
 	sum := make(map[int64]point)
-	for name, s := range h.byTenant {
-		if !tenants.Has(name) {
-			continue
-		}
+	add := func(s *series) {
 		for _, p := range s.points {
 			q := sum[p.at]
 			sum[p.at] = point{p.at, q.device + p.device, q.host + p.host, q.disk + p.disk, q.events + p.events, q.queries + p.queries,
 				q.asked + p.asked, q.cached + p.cached, math.NaN(), math.NaN(), math.NaN()}
 		}
 	}
-	out := make([]point, 0, len(sum))
-	for _, p := range sum {
-		out = append(out, p)
+	if model == "" {
+		for name, s := range h.byTenant {
+			if tenants.Has(name) {
+				add(s)
+			}
+		}
+	} else {
+		for name, s := range h.byModel {
+			if name.Model == model && tenants.Has(name.Tenant) {
+				add(s)
+			}
+		}
 	}
-	slices.SortFunc(out, func(a, b point) int { return int(a.at - b.at) })
-	return out
+	return slices.SortedFunc(maps.Values(sum), func(a, b point) int { return int(a.at - b.at) })
 }

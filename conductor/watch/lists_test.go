@@ -100,7 +100,7 @@ func TestLists(t *testing.T) {
 			}
 		})
 		second()
-		text = string(w.h.Document(scope.Tenants{"ann"}, 0))
+		text = string(w.h.Document(scope.Tenants{"ann"}, 0, ""))
 		f(text, `"targets":203`, `"list":[{"instance_id":"waiting"`)
 		if n := strings.Count(text, `"addresses"`); n != maxListed {
 			t.Errorf("%d targets are listed", n)

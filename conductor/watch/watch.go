@@ -52,6 +52,8 @@ type Config struct {
 	Targets func() []Target
 	// Store tells of the store that replicas share; nil is none.
 	Store func() *Store
+	// Process tells of the process of the server; nil is not known.
+	Process func() Process
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -158,6 +160,9 @@ func (h *Hub) collectUnlessRecent(rows bool) {
 	if old != nil {
 		h.now.were = old.lists
 	}
+	if h.cfg.Process != nil {
+		h.now.addProcess(h.cfg.Process(), old)
+	}
 	if h.cfg.Refused != nil {
 		h.now.refused = h.cfg.Refused()
 	}
@@ -191,17 +196,18 @@ func (h *Hub) serveViewers(fresh bool) {
 // wholeFrame returns the frame of the whole state for an audience. mu is held.
 func (h *Hub) wholeFrame(a *audience) []byte {
 	if a.wholeOf != h.now {
-		a.whole, a.wholeOf = encodeFrame("stats", h.makeDocument(a.tenants, 0, false)), h.now
+		a.whole, a.wholeOf = encodeFrame("stats", h.makeDocument(a.tenants, 0, nil)), h.now
 	}
 	return a.whole
 }
 
-// Document returns what a client of some tenants sees, with at most top sources, 0 for all.
-func (h *Hub) Document(tenants scope.Tenants, top int) []byte {
+// Document returns what a client of some tenants sees, with at most top sources, 0 for all. Its history is that of a model,
+// of all models if it is "".
+func (h *Hub) Document(tenants scope.Tenants, top int, model string) []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.collectUnlessRecent(true)
-	return h.makeDocument(tenants, top, true)
+	return h.makeDocument(tenants, top, h.historyOf(tenants, model))
 }
 
 // Join adds a viewer of some tenants; feed says that it sees batches too. The caller calls Leave.

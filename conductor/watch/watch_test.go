@@ -302,16 +302,16 @@ func TestTenantsSeeTheirOwn(t *testing.T) {
 			}
 		}
 		for _, tenants := range []scope.Tenants{{}, {"carl"}} {
-			if text := string(w.h.Document(tenants, 0)); strings.Contains(text, "bob") || strings.Contains(text, "ann") ||
+			if text := string(w.h.Document(tenants, 0, "")); strings.Contains(text, "bob") || strings.Contains(text, "ann") ||
 				!strings.Contains(text, `"sources":0`) {
 				t.Errorf("%v sees %s", tenants, text)
 			}
 		}
-		if text := string(w.h.Document(scope.Tenants{"bob", "ann"}, 0)); !strings.Contains(text, `"sources":2`) ||
+		if text := string(w.h.Document(scope.Tenants{"bob", "ann"}, 0, "")); !strings.Contains(text, `"sources":2`) ||
 			strings.Contains(text, "pepper") {
 			t.Errorf("both see %s", text)
 		}
-		if text := string(w.h.Document(nil, 1)); strings.Count(text, `"last_error"`) != 1 || !strings.Contains(text, "engine-b|bob|0") {
+		if text := string(w.h.Document(nil, 1, "")); strings.Count(text, `"last_error"`) != 1 || !strings.Contains(text, "engine-b|bob|0") {
 			t.Errorf("the busiest source: %s", text)
 		}
 	})
@@ -368,7 +368,7 @@ func TestHistory(t *testing.T) {
 		synctest.Wait()
 		points := func(tenants scope.Tenants) [][]float64 {
 			var s seen
-			must.Succeed(t, json.Unmarshal(w.h.Document(tenants, 0), &s.doc))
+			must.Succeed(t, json.Unmarshal(w.h.Document(tenants, 0, ""), &s.doc))
 			return s.doc.History.Points
 		}
 		for i := range 300 {
@@ -421,11 +421,11 @@ func TestHistory(t *testing.T) {
 		if n := len(points(scope.Tenants{"bob"})); n != 0 || tenants() != 1 {
 			t.Errorf("an hour later it has %d, and %d tenants have a history", n, tenants())
 		}
-		for i := range maxTenants + 10 {
+		for i := range maxSeries + 10 {
 			w.engine("e", fmt.Sprint("t", i))
 		}
 		time.Sleep(2 * step)
-		if n := tenants(); n != maxTenants {
+		if n := tenants(); n != maxSeries {
 			t.Errorf("%d tenants have a history", n)
 		}
 		v := w.join(nil, false)
@@ -433,6 +433,96 @@ func TestHistory(t *testing.T) {
 		synctest.Wait()
 		if got := w.take(v); !slices.ContainsFunc(got, func(s seen) bool { return len(s.doc.Point) == 11 }) {
 			t.Error("no point in the stream")
+		}
+	})
+}
+
+// TestProcess holds that the use of CPUs is since the collection before, and that only viewers of every tenant see the process.
+func TestProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		w := newWatched(t, Config{Viewers: 4, Process: func() Process {
+			return Process{CPUs: 4, CPUTime: 3 * time.Since(began) / 2, Memory: 7, Auth: Auth{File: "secret-place"}}
+		}})
+		defer w.close()
+		w.engine("a", "ann")
+		whole, ann := w.join(nil, false), w.join(scope.Tenants{"ann"}, false)
+		for range 3 {
+			second()
+		}
+		for _, s := range w.take(ann) {
+			if strings.Contains(s.text, "process") || strings.Contains(s.text, "secret-place") {
+				t.Errorf("a tenant sees the process: %s", s.text)
+			}
+		}
+		all := w.take(whole)
+		var doc struct{ Process *Process }
+		must.Succeed(t, json.Unmarshal([]byte(all[len(all)-1].text), &doc))
+		if p := doc.Process; p == nil || p.CPU != 1.5 || p.CPUs != 4 || p.Memory != 7 || p.Viewers != 2 || p.Auth.File != "secret-place" {
+			t.Errorf("the process: %+v", p)
+		}
+	})
+}
+
+// TestHistoryOfModels holds that a model has a history of its own, that tenants see their part of it, and that the models
+// are bounded.
+func TestHistoryOfModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatched(t, Config{})
+		defer w.close()
+		register := func(instance, tenant, model string) registration.Key {
+			r := registration.Registration{Endpoint: endpointOf(instance, tenant), Type: registration.TypeVLLM, Model: model,
+				Tenant: tenant, Instance: instance, BlockSize: 2}
+			must.Succeed(t, w.c.Register(r, ingest.RegisterOptions{}))
+			return r.Key()
+		}
+		small, large, other := register("a", "ann", "small"), register("b", "ann", "large"), register("c", "bob", "small")
+		synctest.Wait()
+		for i := range 3 {
+			w.store(small, "GPU", i)
+			w.store(large, "CPU", i)
+			w.store(other, "GPU", i)
+			asked := match.Query{Tenant: "ann", Model: "small", BlockSize: 2, Tokens: []uint32{1, 1, 7, 7}}
+			w.c.Answer(&asked, func(*match.Answer) {})
+			time.Sleep(step)
+			synctest.Wait()
+		}
+		last := func(tenants scope.Tenants, model string) []float64 {
+			var s seen
+			must.Succeed(t, json.Unmarshal(w.h.Document(tenants, 0, model), &s.doc))
+			if len(s.doc.History.Points) == 0 {
+				return nil
+			}
+			return s.doc.History.Points[len(s.doc.History.Points)-1][1:8]
+		}
+		for _, f := range []struct {
+			tenants scope.Tenants
+			model   string
+			want    []float64 // of a point, from the blocks on devices to the tokens that were found
+		}{
+			{nil, "small", []float64{6, 0, 0, 0.2, 0.1, 4, 2}}, {nil, "large", []float64{0, 3, 0, 0.1, 0, 0, 0}},
+			{scope.Tenants{"ann"}, "small", []float64{3, 0, 0, 0.1, 0.1, 4, 2}}, {scope.Tenants{"bob"}, "large", nil},
+			{nil, "unknown", nil}, {nil, "", []float64{6, 3, 0, 0.2, 0.1, 4, 2}},
+		} {
+			if got := last(f.tenants, f.model); !slices.Equal(got, f.want) {
+				t.Errorf("%v, %q: %v, want %v", f.tenants, f.model, got, f.want)
+			}
+		}
+		for i := range maxSeries + 10 {
+			register("e", "ann", fmt.Sprint("m", i))
+			_, err := w.c.Unregister(registration.Key{Instance: "e", Tenant: "ann"})
+			must.Succeed(t, err)
+			w.h.Document(nil, 1, "")
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		if n := len(w.h.history.byModel); n > maxSeries {
+			t.Errorf("%d models have a history", n)
+		}
+		time.Sleep(span + 2*step)
+		synctest.Wait()
+		if n := len(w.h.history.byModel); n != 2+1 {
+			t.Errorf("%d models have a history an hour after the others are gone", n)
 		}
 	})
 }
@@ -543,7 +633,7 @@ func TestViewers(t *testing.T) {
 		if _, err := w.h.Join(nil, false); err != ingest.ErrClosed {
 			t.Errorf("a viewer after the end: %v", err)
 		}
-		if text := string(w.h.Document(nil, 0)); !strings.Contains(text, `"sources":1`) {
+		if text := string(w.h.Document(nil, 0, "")); !strings.Contains(text, `"sources":1`) {
 			t.Errorf("after the end: %s", text)
 		}
 		off := New(Config{Conductor: w.c})

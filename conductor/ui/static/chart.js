@@ -1,7 +1,7 @@
-// chart.js draws the last hour with uPlot.
+// chart.js draws the history with uPlot: all charts the same points of the same time, which the operator chooses.
 
 import { fill, h, mark, say } from "./dom.js";
-import { compact, int, micro, percent, rate } from "./format.js";
+import { compact, int, micro, percent, rate, span } from "./format.js";
 import { now, state } from "./live.js";
 
 const height = 160;
@@ -19,16 +19,35 @@ function colour(name) {
 
 const numbers = (u, all) => all.map((v) => compact(v));
 const fromZero = (empty) => (u, min, max) => [0, max > 0 ? max * 1.08 : empty]; // empty is the top of a scale without values
+const alone = (u, i) => u.data[i].flatMap((v, at, all) => (v != null && all[at - 1] == null && all[at + 1] == null ? [at] : [])); // points that no line leads to
 const steps = Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)); // between two lines of a grid
-const recent = (u) => { // the range of times; uPlot would make a day of a single point
-  const last = u.data[0].at(-1) ?? now() / 1000;
-  return [Math.min(u.data[0][0] ?? last, last - shortest), last];
-};
+let range = 3600; // seconds that the charts show at most
 
-// chart returns a function that draws points into the element host. lines are drawn in turn,
-// each {name, tint, fill, right, value(point), number}; number writes a value. A line that is right has the axis there.
-// past leaves out the present, where only points of the history have the values. A value that is null is a gap.
-export function chart(host, legend, title, lines, number, { axis: written = numbers, past = false, empty = 10 } = {}) {
+// choose sets how many seconds the charts show.
+export const choose = (seconds) => { range = seconds; };
+
+// shownPoints returns the points that the charts show, the last of them the present, and the times of their left and right ends:
+// the left one is no earlier than the first point, unless that has only just been.
+function shownPoints() {
+  const all = withNow();
+  const to = all.at(-1)?.[0] ?? now() / 1000;
+  const from = Math.max(to - range, Math.min(all[0]?.[0] ?? to, to - shortest));
+  return { points: all.filter((p) => p[0] >= from), from, to };
+}
+
+// cached returns which part of the asked tokens of some points was cached, null if none were asked.
+function cached(points) {
+  const asked = points.reduce((n, p) => n + (p[6] ?? 0), 0);
+  return asked ? points.reduce((n, p) => n + (p[7] ?? 0), 0) / asked : null;
+}
+
+// cachedNow is cached for what the charts show.
+export const cachedNow = () => cached(shownPoints().points);
+
+// chart returns a function that draws what is shown into the element host. lines are drawn in turn,
+// each {name, tint, fill, right, value(point), sum(points), number}; number writes a value. A line that is right has the axis there.
+// A value that is null is a gap. The legend has sum where a line has it, else the last value, and that of a moment under the pointer.
+export function chart(host, legend, title, lines, number, { axis: written = numbers, empty = 10 } = {}) {
   let plot = null;
   const values = lines.map(({ name, tint }) => {
     const value = h("b", null, "–");
@@ -36,12 +55,11 @@ export function chart(host, legend, title, lines, number, { axis: written = numb
   });
   fill(legend, values.toReversed().map((v) => v.row));
 
-  const text = (line, p) => (line.value(p) === null ? "–" : (line.number ?? number)(line.value(p)));
-  const label = (u) => {
-    const at = u.cursor.idx ?? u.data[0].length - 1;
-    lines.forEach((line, i) => say(values[i].value, points[at] ? text(line, points[at]) : "–"));
-  };
-  let points = [];
+  let points = [], from = 0, to = 0;
+  const valueOf = (line, p) => (p ? line.value(p) ?? null : null);
+  const write = (line, v) => (v === null ? "–" : (line.number ?? number)(v));
+  const latest = (line) => write(line, line.sum ? line.sum(points) : valueOf(line, points.findLast((p) => valueOf(line, p) !== null)));
+  const label = (u) => lines.forEach((line, i) => say(values[i].value, u.cursor.idx == null ? latest(line) : write(line, valueOf(line, points[u.cursor.idx]))));
 
   function make() {
     plot?.destroy();
@@ -51,7 +69,7 @@ export function chart(host, legend, title, lines, number, { axis: written = numb
       padding: [8, lines.some((line) => line.right) ? 8 : 26, 0, 0], // half of the last time, where no axis has the room
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { range: recent }, y: { range: fromZero(empty) }, right: { range: fromZero(10) } },
+      scales: { x: { range: () => [from, to] }, y: { range: fromZero(empty) }, right: { range: fromZero(10) } },
       axes: [
         { ...axis, size: 22, space: 70, values: (u, at) => at.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: u.scales.x.max - u.scales.x.min < 300 ? "2-digit" : undefined })) },
         { ...axis, size: 46, space: 32, incrs: written === numbers ? steps : undefined, values: written },
@@ -59,31 +77,32 @@ export function chart(host, legend, title, lines, number, { axis: written = numb
       ],
       series: [{}, ...lines.map((line) => ({
         label: line.name, scale: line.right ? "right" : "y", stroke: colour(line.tint), width: line.fill ? 0 : 1.75, dash: line.dash,
-        fill: line.fill ? colour(line.tint) : undefined, points: { show: false },
+        fill: line.fill ? colour(line.tint) : undefined, points: { show: false, size: 4, filter: alone },
       }))],
       hooks: { setCursor: [label] },
     }, data(), host);
   }
 
-  const data = () => [points.map((p) => p[0]), ...lines.map((line) => points.map((p) => (line.top ?? line.value)(p)))];
+  const data = () => [points.map((p) => p[0]), ...lines.map((line) => points.map((p) => (line.top ?? line.value)(p) ?? null))];
   new ResizeObserver(() => plot && host.clientWidth && plot.setSize({ width: host.clientWidth, height })).observe(host);
   document.addEventListener("themed", () => plot && host.clientWidth && make());
 
   return () => {
     if (!host.clientWidth) return;
-    points = past ? state.history : withNow();
+    ({ points, from, to } = shownPoints());
     if (!plot) make();
     else plot.setData(data());
     label(plot);
-    const last = points.at(-1);
-    mark(host, "aria-label", `${title} over the last hour. ${last ? lines.map((l) => `${l.name}: ${text(l, last)} ${past ? "last" : "now"}`).join(", ") : "No data yet"}.`);
+    const none = points.length > 1 && lines.every((line) => points.every((p) => valueOf(line, p) === null));
+    mark(host, "data-none", none && (state.model ? "Kept for all models together" : "No queries in this time"));
+    mark(host, "aria-label", `${title} over ${span(1000 * (to - from))}. ${points.length ? lines.map((l) => `${l.name}: ${latest(l)}`).join(", ") : "No data yet"}.`);
   };
 }
 
-// withNow returns the history with the present state behind it.
+// withNow returns the history with the present state behind it; of one model the present is not known.
 function withNow() {
   const { stats, history } = state;
-  if (!stats) return history;
+  if (!stats || state.model) return history;
   const blocks = Object.fromEntries((stats.tiers ?? []).map((t) => [t.tier, t.blocks]));
   const now = [Date.parse(stats.time) / 1000, blocks.device ?? 0, blocks.host ?? 0, blocks.disk ?? 0, stats.totals.events_per_s, stats.totals.queries_per_s];
   return now[0] > (history.at(-1)?.[0] ?? 0) + soonest ? [...history, now] : history;
@@ -102,10 +121,10 @@ export const rates = (host, legend) => chart(host, legend, "Rates", [
 
 // hits draws which part of the asked tokens was held, and what was refused; answers how long queries took.
 export const hits = (host, legend) => chart(host, legend, "Hit rate and refusals", [
-  { name: "Refused/s (right)", tint: "--bad", dash: [5, 4], right: true, value: (p) => p[8] ?? null, number: rate },
-  { name: "Cached", tint: "--accent", value: (p) => (p[6] ? p[7] / p[6] : null) },
-], percent, { axis: (u, all) => all.map(percent), past: true, empty: 1 });
+  { name: "Refused/s (right)", tint: "--bad", dash: [5, 4], right: true, value: (p) => p[8], number: rate },
+  { name: "Cached", tint: "--accent", value: (p) => (p[6] ? p[7] / p[6] : null), sum: cached },
+], percent, { axis: (u, all) => all.map(percent), empty: 1 });
 export const answers = (host, legend) => chart(host, legend, "Time to answer a query", [
-  { name: "p99", tint: "--muted", dash: [5, 4], value: (p) => p[10] ?? null },
-  { name: "p50", tint: "--accent", value: (p) => p[9] ?? null },
-], micro, { axis: (u, all) => all.map(micro), past: true, empty: 0.01 });
+  { name: "p99", tint: "--muted", dash: [5, 4], value: (p) => p[10] },
+  { name: "p50", tint: "--accent", value: (p) => p[9] },
+], micro, { axis: (u, all) => all.map(micro), empty: 0.01 });

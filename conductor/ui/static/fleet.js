@@ -6,8 +6,8 @@
 
 import { $, empty, fill, finding, h, keep, loading, mark, say } from "./dom.js";
 import { ago, bytes, compact, int, percent, plural, rate, span } from "./format.js";
-import { ageOf, fetchHistory, state } from "./live.js";
-import { answers, hits, rates, tiers } from "./chart.js";
+import { ageOf, fetchHistory, now, state } from "./live.js";
+import { answers, cachedNow, choose, hits, rates, tiers } from "./chart.js";
 import * as health from "./health.js";
 import { close, follow, open, snapshotOf } from "./detail.js";
 import * as start from "./start.js";
@@ -67,6 +67,7 @@ export function draw() {
   hitChart();
   tierChart();
   rateChart();
+  say($("charts-since"), now() - Date.parse(state.stats.started) < 1000 * $("charts-range").value ? `The server started ${ago(now() - Date.parse(state.stats.started))}.` : "");
   follow();
 }
 let fetched = false;
@@ -82,20 +83,21 @@ function go() {
 function totals() {
   const { totals: t, states: by } = state.stats;
   const found = severities.filter((s) => t.findings[s]), dead = health.dead();
-  const pools = t.sources - t.ranks, synced = (by.synced ?? 0) + (by.approximate ?? 0);
+  const part = cachedNow(), pools = t.sources - t.ranks, synced = (by.synced ?? 0) + (by.approximate ?? 0);
   const tiles = [
     { name: "Instances", value: int(t.instances), more: [plural(t.ranks, "rank"), pools && plural(pools, "pool")].filter(Boolean).join(", ") },
     { name: "Synced", value: synced === t.sources ? "all" : int(synced), more: `of ${plural(t.sources, "source")}`, why: "Each rank of an instance, and each pool, is a source." },
     { name: "Blocks", value: compact(t.blocks), more: `held ${compact(t.memberships)} times` },
     { name: "Duplication", value: t.blocks ? `${t.duplication.toFixed(2)}×` : "–", more: "holders of a block" },
     { name: "Events/s", value: rate(t.events_per_s), more: "from all engines" },
-    { name: "Queries/s", value: rate(t.queries_per_s), more: t.asked_tokens ? `${compact(t.asked_tokens)} tokens asked` : "none yet" },
-    { name: "Cached", value: t.asked_tokens ? percent(t.cached_tokens / t.asked_tokens) : "–", ...(dead ? { more: "no source is synced", why: `${health.unheard()}. What queries find now is old or nothing, and this figure is of the time before.` } : { more: "of the asked tokens" }) },
+    { name: "Queries/s", value: rate(t.queries_per_s), more: t.asked_tokens ? `${compact(t.asked_tokens)} tokens since the start` : "none yet" },
+    { name: "Cached", value: part === null ? "–" : percent(part), ...(dead ? { more: "no source is synced", dim: true, why: `${health.unheard()}. What queries find now is old or nothing, and this figure is of the time before.` } : { more: `of asked tokens, ${$("charts-range").selectedOptions[0].text.toLowerCase()}${state.model && `, ${state.model}`}` }) },
   ];
   if (t.bytes !== undefined) {
     tiles.push({ name: "Index", value: bytes(t.bytes), more: t.bytes_limit ? `of ${bytes(t.bytes_limit)}` : "no limit", part: t.bytes_limit ? t.bytes / t.bytes_limit : undefined });
   }
-  const counted = found.map((s) => (s === "info" ? `${int(t.findings.info)} for information` : plural(t.findings[s], s)));
+  const words = { error: ["error", "errors"], warning: ["warning", "warnings"], info: ["for information", "for information"] };
+  const counted = found.map((s) => `${found.length > 1 ? `${int(t.findings[s])} ` : ""}${words[s][t.findings[s] === 1 ? 0 : 1]}`);
   tiles.push({ name: "Findings", value: int(found.reduce((n, s) => n + t.findings[s], 0)), more: counted.join(", ") || "nothing to mend", level: levels[found[0] ?? "ok"] });
   keep($("totals"), tiles, (x) => x.name, (x) => h("div", { class: "tile" }, h("dt", null, x.name), h("dd", null, h("b"), h("small"), h("span", { class: "meter" }))), (el, x) => {
     const [value, more, meter] = el.lastChild.children;
@@ -105,7 +107,7 @@ function totals() {
     meter.style.setProperty("--part", `${Math.min(100, 100 * (x.part ?? 0))}%`);
     mark(el, "data-level", x.level);
     mark(el, "title", x.why);
-    el.classList.toggle("dim", Boolean(x.why));
+    el.classList.toggle("dim", Boolean(x.dim));
   });
 }
 
@@ -155,6 +157,10 @@ function options() {
   choices($("filter-state"), [["", "All states"], ...some(["error", "warning"], { error: "with an error", warning: "with a warning" }), ...some(states)]);
   choices($("filter-tenant"), [["", "All tenants"], ...[...tenants].sort().map((t) => [t, t])]);
   $("filter-tenant-label").hidden = tenants.size < 2;
+  const models = [...new Set([...state.rows.values()].map((r) => r.model_name))].sort();
+  if (state.model && !models.includes(state.model)) models.push(state.model); // its last source has gone
+  choices($("charts-model"), [["", "All models"], ...models.map((m) => [m, m])]);
+  $("charts-model-label").hidden = models.length < 2;
 }
 
 // choices makes the options of a select, and keeps what was chosen.
@@ -327,6 +333,15 @@ for (const id of ["filter-text", "filter-state", "filter-tenant"]) {
     table();
   });
 }
+$("charts-range").addEventListener("input", () => {
+  choose(Number($("charts-range").value));
+  draw();
+});
+$("charts-model").addEventListener("input", () => {
+  state.model = $("charts-model").value;
+  state.history = [];
+  fetchHistory().catch(() => { /* as in show */ });
+});
 $("filters").addEventListener("submit", (e) => e.preventDefault());
 $("sources-more").addEventListener("click", () => {
   most = Math.min(limit, most + page);

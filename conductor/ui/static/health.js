@@ -21,8 +21,9 @@ export function summary() {
 
 function links(s) {
   if (s.totals.sources === 0) return [["How to add one", "#start"]];
-  const worst = [...state.rows.values()].some((r) => r.severity === "error") ? "error" : troubles.find((name) => s.states[name]);
-  return worst ? [["Show them", `#fleet?state=${worst}`]] : [];
+  const erring = [...state.rows.values()].filter((r) => r.severity === "error").length;
+  const worst = erring ? "error" : troubles.find((name) => s.states[name]);
+  return worst ? [[`Show ${(erring || s.states[worst]) === 1 ? "it" : "them"}`, `#fleet?state=${worst}`]] : [];
 }
 
 // dead reports whether no source can be relied on, so that figures about answers mean nothing.

@@ -21,8 +21,8 @@ export class Problem extends Error {
   }
 }
 
-// state is what the views show. link is loading, live, lost, token, refused or paused.
-export const state = { link: "loading", why: "", retryAt: 0, stats: null, rows: new Map(), history: [], skew: 0 };
+// state is what the views show. history is that of a model, of all if it is "". link is loading, live, lost, token, refused or paused.
+export const state = { link: "loading", why: "", retryAt: 0, stats: null, rows: new Map(), history: [], model: "", skew: 0 };
 
 const listeners = { change: new Set(), feed: new Set(), query: new Set() };
 
@@ -163,19 +163,21 @@ function take(kind, value) {
     state.rows.set(row.source, row);
   }
   for (const source of value.gone ?? []) state.rows.delete(source);
-  if (value.history) state.history = value.history.points;
-  if (value.point) state.history.push(value.point);
+  if (value.version !== undefined && state.history.length || value.point && state.model) fetchHistory().catch(() => { /* with the next point */ });
+  else if (value.point) state.history.push(value.point);
   const first = state.history.findIndex((p) => p[0] > Date.parse(value.time) / 1000 - hour);
   if (first > 0) state.history.splice(0, first);
-  const { sources, gone, history, point, ...rest } = value;
+  const { sources, gone, point, ...rest } = value;
   state.stats = { ...state.stats, ...rest };
   state.skew = Date.parse(value.time) - Date.now();
   set("live");
 }
 
-// history fetches the last hour, which the stream leaves out.
+// fetchHistory fetches the last hour, which the stream leaves out.
 export async function fetchHistory() {
-  const all = await ask("admin/stats?top=1");
+  const model = state.model;
+  const all = await ask(`admin/stats?top=1${model && `&model=${encodeURIComponent(model)}`}`);
+  if (model !== state.model) return; // another one was chosen meanwhile
   state.history = all.history?.points ?? [];
   emit("change");
 }

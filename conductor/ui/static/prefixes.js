@@ -67,8 +67,8 @@ function summary(d) {
   const media = Object.entries(d.media_tokens).sort((a, b) => b[1] - a[1]);
   const tints = ["device", "host", "disk"];
   const fresh = d.asked_tokens - d.cached_tokens;
-  return h("section", { class: "card" }, h("h2", null, "Cached tokens"),
-    h("p", { class: "lead" }, h("b", null, percent(part(d.cached_tokens))), ` of ${compact(d.asked_tokens)} tokens in ${compact(d.queries)} queries were cached somewhere. ${compact(fresh)} had to be computed.`),
+  return h("section", { class: "card" }, h("h2", null, "Where tokens of late were cached"),
+    h("p", { class: "lead" }, h("b", null, percent(part(d.cached_tokens))), ` of ${compact(d.asked_tokens)} tokens in ${compact(d.queries)} queries of the last ten minutes or so were cached somewhere. ${compact(fresh)} had to be computed.`),
     h("ul", { class: "bars" }, media.map(([name, n], i) => h("li", null, h("span", null, name), h("span", { class: `meter ${tints[Math.min(i, 2)]}`, vars: { "--part": `${100 * part(n)}%` } }), h("span", { class: "number" }, percent(part(n)))))),
     h("p", { class: "hint" }, "A block on several media counts on each. Numbers are scaled from a sample, and halved every ten minutes."));
 }

@@ -1,4 +1,4 @@
-// server.js shows readiness, snapshots, replicas, the store, the shards and the settings in use.
+// server.js shows readiness, the process, who may ask what, snapshots, replicas, the store, the shards and the settings in use.
 
 import { $, add, empty, fill, h, problem } from "./dom.js";
 import { ago, bytes, int, plural } from "./format.js";
@@ -16,6 +16,7 @@ export function draw() {
     fact("Synced", plural(r.synced, "source")), fact("Waiting for", plural(r.waiting, "source"), r.waiting ? "warn" : null),
     fact("Given up", plural(r.given_up, "source"), r.given_up ? "warn" : null),
     fact("Version", s.version ?? "–"), fact("Started", since(s.started))))];
+  if (s.process) cards.push(...processCards(s.process, fact));
   const media = (s.tiers ?? []).flatMap((t) => Object.entries(t.media ?? {}).map(([medium, n]) => [t.tier, medium, n])).filter(([, , n]) => n > 0);
   cards.push(h("section", { class: "card" }, h("h2", null, "Blocks by medium"), media.length === 0 ? empty("No blocks yet", "Engines announce them.")
     : h("table", { class: "small" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "Medium"), h("th", { scope: "col" }, "Tier"), h("th", { scope: "col", class: "number" }, "Blocks"))),
@@ -38,6 +39,26 @@ export function draw() {
   if (!holder.firstChild) add(holder, h("div", { class: "cards" }), settings);
   fill(holder.firstChild, cards);
   if (s.snapshots) settle(); // else the client may not see the server as a whole
+}
+
+// processCards show what the process takes, its clients, and who may ask what.
+function processCards(p, fact) {
+  const of = (n, limit, write) => (limit ? `${write(n)} of ${write(limit)}` : write(n));
+  const { auth } = p;
+  const counts = (all) => Object.entries(all).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  const roles = (names) => (names.length ? names.join(", ") : "nothing");
+  return [h("section", { class: "card", id: "process" }, h("h2", null, "Process"), h("dl", { class: "facts" },
+    fact("CPU", `${p.cpu.toFixed(p.cpu < 10 ? 2 : 0)} of ${plural(p.cpus, "CPU")}`),
+    p.memory_bytes > 0 && fact("Memory", of(p.memory_bytes, p.memory_limit_bytes, bytes)),
+    fact("Connections", `${of(p.connections, p.connections_limit, int)}, from ${plural(p.addresses, "address", "addresses")}`),
+    fact("Pages open", int(p.viewers)))),
+  h("section", { class: "card", id: "auth" }, h("h2", null, "Who may ask what"), h("dl", { class: "facts" },
+    fact("auth.file", auth.file ? h("code", null, auth.file) : "not set"),
+    auth.file && [fact("Credentials", [auth.certificates ? `${plural(auth.tokens, "token")}, ${plural(auth.certificates, "certificate")}` : plural(auth.tokens, "token")]),
+      fact("by role", counts(auth.roles).map(([role, n]) => `${role}: ${int(n)}`).join(", ") || "–"),
+      fact("by tenant", [counts(auth.tenants).map(([tenant, n]) => `${tenant === "*" ? "every tenant" : tenant}: ${int(n)}`).join(", ") || "–", auth.others > 0 && `, and ${plural(auth.others, "more tenant")}`])],
+    fact("No credentials", roles(auth.anonymous)), fact("None, on this machine", roles(auth.loopback))),
+  !auth.file && h("p", { class: "hint" }, "Anybody who reaches the server has the roles of clients without credentials. ", h("a", { href: "docs/security" }, "Security"), " says how to set auth.file."))];
 }
 
 // storeCard shows the store that replicas share, and the replicas.

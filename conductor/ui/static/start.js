@@ -59,7 +59,7 @@ let made = null; // for whom the commands were made
 export function draw() {
   const none = isEmpty();
   $("start").hidden = !none;
-  for (const part of document.querySelectorAll("#totals, .charts, #sources-card")) part.hidden = none;
+  for (const part of document.querySelectorAll("#totals, #charts, #sources-card")) part.hidden = none;
   if (!none || made === hasToken()) return;
   made = hasToken();
   $("start-ways").replaceChildren(...commands().map(way));
