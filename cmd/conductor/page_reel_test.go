@@ -35,27 +35,27 @@ var (
 // A shot is one screenshot: a view, or a page of the documents, its size in pixels, and the steps before it.
 type shot struct {
 	name, view, scheme string
-	dead               bool  // of a server whose engines are gone
-	width, height      int64 // height 0 is that of the whole view
+	scene              string // one of scenes, "" for the fleet with troubles
+	width, height      int64  // height 0 is that of the whole view
 	scale              float64
 	do, until          string // expressions; "" for none
 }
 
 var shots = []shot{
-	{"fleet-light", "fleet", "light", false, 1280, 900, 1, "", ""},
-	{"fleet-dark", "fleet", "dark", false, 1280, 900, 1, "", ""},
-	{"source", "fleet", "light", false, 1280, 1240, 1,
+	{"fleet-light", "fleet", "light", "", 1280, 900, 1, "", ""},
+	{"fleet-dark", "fleet", "dark", "", 1280, 900, 1, "", ""},
+	{"source", "fleet", "light", "", 1280, 1240, 1,
 		`[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3 / ")).click(), ` +
 			`document.querySelector(".loss button").click()`,
 		`document.querySelector(".loss p")`},
-	{"prefixes", "prefixes", "light", false, 1280, 1000, 1, "", `document.querySelector("[role=treeitem]")`},
-	{"heat-map", "prefixes", "dark", false, 1280, 640, 1, `document.querySelector(".heatbox").closest(".card").scrollIntoView()`, ""},
-	{"explain", "explain", "light", false, 1280, 800, 1, explainShot,
+	{"prefixes", "prefixes", "light", "", 1280, 1000, 1, "", `document.querySelector("[role=treeitem]")`},
+	{"heat-map", "prefixes", "dark", "", 1280, 640, 1, `document.querySelector(".heatbox").closest(".card").scrollIntoView()`, ""},
+	{"explain", "explain", "light", "", 1280, 800, 1, explainShot,
 		`document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - ` +
 			`68), true)`},
-	{"feed", "feed", "dark", false, 1280, 720, 1, "",
+	{"feed", "feed", "dark", "", 1280, 720, 1, "",
 		`document.querySelectorAll("#feed-batches li").length > 12 && document.querySelectorAll("#feed-queries li").length > 12`},
-	{"phone", "fleet", "light", false, 390, 844, 2, `document.querySelector("#title-sources").scrollIntoView()`, ""},
+	{"phone", "fleet", "light", "", 390, 844, 2, `document.querySelector("#title-sources").scrollIntoView()`, ""},
 }
 
 // atWidths are shots of the wanted views at the widths of a desk, a tablet and a phone.
@@ -77,7 +77,14 @@ func atWidths(wanted *regexp.Regexp) (all []shot) {
 					until: `document.querySelector(".verdict")`},
 				{name: "feed", view: "feed", until: `document.querySelectorAll("#feed-queries li").length > 12`},
 				{name: "server", view: "server"},
-				{name: "dead", view: "fleet", height: 900, dead: true},
+				{name: "healthy", view: "fleet", scene: "healthy"},
+				{name: "healthy-server", view: "server", scene: "healthy"},
+				{name: "block-size", view: "fleet", scene: "block-size"},
+				{name: "dead-engine", view: "fleet", scene: "dead-engine"},
+				{name: "dead", view: "fleet", height: 900, scene: "dead"},
+				{name: "many", view: "fleet", height: 2400, scene: "many"},
+				{name: "empty", view: "fleet", scene: "empty"},
+				{name: "empty-server", view: "server", scene: "empty"},
 				{name: "docs", view: "docs/"},
 				{name: "docs-findings", view: "docs/findings#event_gap", height: 900},
 				{name: "docs-settings", view: "docs/settings", height: 1600},
@@ -121,51 +128,16 @@ func TestPageReel(t *testing.T) {
 	}
 	must.Succeed(t, os.MkdirAll(*reel, 0o755))
 	browser := startBrowser(t)
-	lossy, wrong, restarted := newRuledEngine(t, "decode-3", 0), newRuledEngine(t, "prefill-9", 0), newRuledEngine(t, "decode-5", 0)
-	settings := fmt.Sprintf("index: {ghost_bytes: 128MiB}\nsnapshot: {dir: %q, interval: 20s}\nsources:\n", t.TempDir())
-	for _, e := range []*ruledEngine{lossy, wrong, restarted} {
-		settings += explainSource(e, "vLLM", "llama-3.3-70b", ", tenant_id: research")
-	}
-	p := serveProcess(t, settings)
-	lab := filepath.Join(t.TempDir(), "conductor-lab")
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", lab, "example.com/conductor/cmd/conductor-lab").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	fleet := exec.Command(lab, "simulate", "--server", p.url, "--model", "llama-3.3-70b", "--instances", "10", "--qps", "12", "--duration",
-		"1h", "--quiet", "--pool", "--seed", "7",
-		"--device-blocks", "2048", "--host-blocks", "1536", "--disk-blocks", "3072", "--settle-every", "0")
-	must.Succeed(t, fleet.Start())
-	t.Cleanup(func() { fleet.Process.Kill(); fleet.Wait() })
-	lossy.publish(ruledStored(0, 8))
-	for i := range 8 {
-		wrong.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil,
-			"token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
-	}
-	restarted.publish(ruledStored(0, 6))
-	restarted.publish(ruledStored(0, 6))
-	restarted.seq = 0
-	restarted.publish(ruledStored(0, 3))
-
-	watching := openTab(t, browser, p.url+"/ui#feed", "dark", 1280) // rates and recent queries are collected meanwhile
-	<-time.After(*reelFor / 3)
-	lossy.seq = 0
-	lossy.publish(ruledStored(0, 6))
-	<-time.After(*reelFor / 3)
-	lossy.seq += 5
-	lossy.publish(ruledStored(0, 1))
-	<-time.After(*reelFor / 3)
 	all := shots
 	if *widths != "" {
 		all = atWidths(regexp.MustCompile(*widths))
 	}
-	dead := deadServer(t)
+	servers := make(map[string]*process) // by scene, each started when its first picture is taken
 	for _, s := range all {
-		server := p
-		if s.dead {
-			server = dead
+		if servers[s.scene] == nil {
+			servers[s.scene] = scenes[s.scene](t, browser)
 		}
-		page := s.open(t, browser, server.url)
+		page := s.open(t, browser, servers[s.scene].url)
 		if s.do != "" {
 			js[any](page, s.do)
 			page.forgive() // a recent query may be gone by the time it is explained
@@ -188,7 +160,36 @@ func TestPageReel(t *testing.T) {
 		t.Logf("%s: %d KB", s.name, out.Len()>>10)
 		page.close()
 	}
-	watching.close()
+}
+
+// troubledFleet returns a server with a simulated fleet and three engines with troubles of their own.
+func troubledFleet(t *testing.T, browser context.Context) *process {
+	lossy, wrong, restarted := newRuledEngine(t, "decode-3", 0), newRuledEngine(t, "prefill-9", 0), newRuledEngine(t, "decode-5", 0)
+	settings := fmt.Sprintf("index: {ghost_bytes: 128MiB}\nsnapshot: {dir: %q, interval: 20s}\nsources:\n", t.TempDir())
+	for _, e := range []*ruledEngine{lossy, wrong, restarted} {
+		settings += explainSource(e, "vLLM", "llama-3.3-70b", ", tenant_id: research")
+	}
+	p := serveProcess(t, settings)
+	simulate(t, p)
+	lossy.publish(ruledStored(0, 8))
+	for i := range 8 {
+		wrong.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil,
+			"token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
+	}
+	restarted.publish(ruledStored(0, 6))
+	restarted.publish(ruledStored(0, 6))
+	restarted.seq = 0
+	restarted.publish(ruledStored(0, 3))
+
+	openTab(t, browser, p.url+"/ui#feed", "dark", 1280) // rates and recent queries are collected meanwhile
+	<-time.After(*reelFor / 3)
+	lossy.seq = 0
+	lossy.publish(ruledStored(0, 6))
+	<-time.After(*reelFor / 3)
+	lossy.seq += 5
+	lossy.publish(ruledStored(0, 1))
+	<-time.After(*reelFor / 3)
+	return p
 }
 
 // fewColours returns a picture with 256 of its colours, which makes its file half as large: the most frequent one of each
@@ -227,6 +228,90 @@ func fewColours(picture image.Image) image.Image {
 		}
 	}
 	return few
+}
+
+// scenes start the servers that pictures are taken of.
+var scenes = map[string]func(*testing.T, context.Context) *process{
+	"":            troubledFleet,
+	"healthy":     healthyFleet,
+	"block-size":  func(t *testing.T, _ context.Context) *process { return fleetWith(t, "block-size") },
+	"dead-engine": func(t *testing.T, _ context.Context) *process { return fleetWith(t, "dead-engine") },
+	"dead":        func(t *testing.T, _ context.Context) *process { return deadServer(t) },
+	"many":        func(t *testing.T, _ context.Context) *process { return manySources(t) },
+	"empty": func(t *testing.T, _ context.Context) *process {
+		return startProcess(t, "serve", "--listen", "127.0.0.1:0=conductor")
+	},
+}
+
+// simulate lets a simulated fleet work with a server until the test ends.
+func simulate(t *testing.T, p *process) {
+	lab := filepath.Join(t.TempDir(), "conductor-lab")
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", lab, "example.com/conductor/cmd/conductor-lab").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	fleet := exec.Command(lab, "simulate", "--server", p.url, "--model", "llama-3.3-70b", "--instances", "10", "--qps", "12", "--duration",
+		"1h", "--quiet", "--pool", "--seed", "7",
+		"--device-blocks", "2048", "--host-blocks", "1536", "--disk-blocks", "3072", "--settle-every", "0")
+	must.Succeed(t, fleet.Start())
+	t.Cleanup(func() { fleet.Process.Kill(); fleet.Wait() })
+}
+
+// healthyFleet returns a server with a simulated fleet, which works for a while before the pictures.
+func healthyFleet(t *testing.T, browser context.Context) *process {
+	p := serveProcess(t, "auth: {anonymous: [query], loopback: [admin]}\n")
+	simulate(t, p)
+	openTab(t, browser, p.url+"/ui#feed", "dark", 1280) // rates are collected meanwhile
+	<-time.After(*reelFor / 3)
+	return p
+}
+
+// fleetWith returns a server with three engines that are well, and one with a trouble.
+func fleetWith(t *testing.T, trouble string) *process {
+	settings := "stream: {stale_after: 1s}\nsources:\n"
+	var engines []*ruledEngine
+	for i := range 4 {
+		e := newRuledEngine(t, fmt.Sprintf("decode-%d", i), 0)
+		settings += explainSource(e, "vLLM", "llama-3.3-70b", "")
+		engines = append(engines, e)
+	}
+	p := serveProcess(t, settings)
+	for i, e := range engines[:3] {
+		e.publish(ruledStored(0, 2+i))
+	}
+	switch trouble {
+	case "block-size":
+		for i := range 8 {
+			engines[3].publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil,
+				"token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
+		}
+	case "dead-engine":
+		engines[3].publish(ruledStored(0, 3))
+		engines[3].settled(p)
+		engines[3].pub.Close()
+	}
+	for range 8 {
+		post(t, p.url+"/query", fmt.Sprintf(`{"model":"llama-3.3-70b","block_size":%d,"token_ids":%s}`, recordedBlock,
+			strings.ReplaceAll(fmt.Sprint(recordedTokens(5)), " ", ",")), 200)
+	}
+	<-time.After(20 * time.Second) // until the history has a point with them
+	return p
+}
+
+// manySources returns a server with 1,000 sources: 125 instances of eight ranks, each with a publisher.
+func manySources(t *testing.T) *process {
+	settings := "sources:\n"
+	var engines []*ruledEngine
+	for i := range 1000 {
+		e := newRuledEngine(t, fmt.Sprintf("decode-%d", i/8), 0)
+		settings += explainSource(e, "vLLM", []string{"llama-3.3-70b", "qwen-3-32b"}[i/8%2], fmt.Sprintf(", dp_rank: %d", i%8))
+		engines = append(engines, e)
+	}
+	p := serveProcess(t, settings)
+	for i, e := range engines {
+		e.publish(ruledStored(0, 1+i%7))
+	}
+	return p
 }
 
 // deadServer returns a server whose engines have stopped.
