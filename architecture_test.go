@@ -191,7 +191,8 @@ var table = []room{
 	// What every listener has, and /admin: what operators and other replicas use.
 	{dir: "conductor/admin", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster",
 		"conductor/discovery", "conductor/docs", "conductor/doctor", "conductor/http", "conductor/prefixes", "conductor/reply",
-		"conductor/scope", "conductor/server", "conductor/statelog", "conductor/ui", "conductor/watch", "events/tape", "history", "history/peer"},
+		"conductor/scope", "conductor/server", "conductor/statelog", "conductor/ui", "conductor/watch", "events/tape", "history",
+		"history/peer"},
 		modules: []string{gin, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -42,10 +42,12 @@ func testPageEmpty(t *testing.T, browser context.Context) {
 		engine := newRuledEngine(t, "engine-1", 0)
 		filled := strings.NewReplacer("http://ENGINE:8000", tells(t, engine), "tcp://ENGINE:5557", "tcp://"+engine.pub.Addr().String(),
 			`, "replay_endpoint": "tcp://ENGINE:6557"`, "", "MODEL", "m",
-			`"engine-1"}`, `"engine-1", "block_size": 16}`, "--wait", "--wait --block-size 16", // this engine tells none
+			// This engine tells no size of its blocks, and replays none: it is not synced before its first batch.
+			`"engine-1"}`, `"engine-1", "block_size": 16}`, "--wait", "--block-size 16",
 			"engine-1, ", "engine-1, block_size: 16, ").Replace(text)
 		at := p.url
 		var cmd *exec.Cmd
+		said := new(bytes.Buffer)
 		switch words := strings.Fields(filled); words[0] {
 		case "sources:":
 			at = serveProcess(t, filled).url
@@ -58,19 +60,19 @@ func testPageEmpty(t *testing.T, browser context.Context) {
 			if !strings.Contains(text, p.url) {
 				t.Errorf("%s is not about %s", text, p.url)
 			}
-			cmd.Stderr = os.Stderr
+			cmd.Stdout, cmd.Stderr = said, said
 			must.Succeed(t, cmd.Start())
 		}
 		engine.publish(ruledStored(0, 1))
 		eventually(t, text, func() (string, bool) {
-			_, said := get(at + "/ready")
-			return said, strings.Contains(said, "1 source is synced")
+			_, ready := get(at + "/ready")
+			return ready, strings.Contains(ready, "1 source is synced")
 		})
 		if cmd == nil {
 			continue
 		}
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("%s: %v %s", text, err, said)
 		}
 		page.await("the engine is not shown", row("engine-1")+`.includes("synced") && document.querySelector("#start").hidden`)
 		if out, err := command("unregister", "engine-1", "--server", p.url).CombinedOutput(); err != nil {
