@@ -46,13 +46,13 @@ func TestOperatorCommands(t *testing.T) {
 		_, body := get(p.url + "/services")
 		return body, strings.Contains(body, "connection refused")
 	})
-	if out := run(0, "doctor"); !strings.HasPrefix(out, "warning connecting: ill|default|0\n") ||
+	if out := run(0, "doctor"); !strings.HasPrefix(out, "info connecting: ill|default|0\n") ||
 		!strings.HasSuffix(out, "\n  "+p.url+"/docs/alerts#conductorsourcesconnecting\n") || !strings.Contains(out, "connection refused") {
 		t.Errorf("doctor: %s", out)
 	}
 	var found []advice
 	must.Succeed(t, json.Unmarshal([]byte(run(0, "doctor", "--json")), &found))
-	if len(found) != 1 || found[0].Source != "ill|default|0" || found[0].Severity != doctor.Warning {
+	if len(found) != 1 || found[0].Source != "ill|default|0" || found[0].Severity != doctor.Info {
 		t.Errorf("doctor --json: %+v", found)
 	}
 	var rows []topRow
