@@ -74,7 +74,7 @@ func TestSummary(t *testing.T) {
 	}
 	says(nil, false, "1 of 2 sources is stale, 3 must be synced", doctor.Error)
 	says(scope.Tenants{"ann"}, false, "1 source is synced", doctor.OK)
-	says(scope.Tenants{"eve"}, false, "no source is registered", doctor.Error)
+	says(scope.Tenants{"eve"}, false, `no source is registered for the tenant "eve"`, doctor.Error)
 	says(nil, true, "draining", doctor.Warning)
 	r.Recovering = true
 	says(nil, false, "recovering: nothing that engines send is applied yet", doctor.Warning)

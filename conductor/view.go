@@ -73,12 +73,15 @@ func (v View) Reader() Reader { return v.reader }
 // Tenants returns the tenants that the client of the view may name.
 func (v View) Tenants() scope.Tenants { return v.reader.Tenants }
 
-// May returns ErrForbidden if the client may not name a tenant; "" is DefaultTenant.
+// May returns ErrForbidden if the client may not name a tenant; "" is DefaultTenant. The text says which tenants it may name.
 func (v View) May(tenant string) error {
-	if v.reader.Tenants.Has(cmp.Or(tenant, scope.DefaultTenant)) {
+	switch {
+	case v.reader.Tenants.Has(cmp.Or(tenant, scope.DefaultTenant)):
 		return nil
+	case len(v.reader.Tenants) == 0:
+		return ErrForbidden
 	}
-	return ErrForbidden
+	return fmt.Errorf("%w, which is %s", ErrForbidden, v.reader.Tenants.Text())
 }
 
 // Answer answers a query for a model or an alias of one, and lends the answer to use, as match.Matcher.Answer does. It

@@ -190,7 +190,7 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 		all = append(all, advise("", "unclaimed_topic", t.text()))
 	}
 	if len(services.Services) == 0 && len(services.Discovery) == 0 {
-		all = append(all, advise("", "no_sources", "no source is registered: every answer is empty"))
+		all = append(all, advise("", "no_sources", noSources(&services)))
 	}
 	for _, s := range services.Services {
 		key := fmt.Sprintf("%s|%s|%d", s.InstanceID, s.TenantID, s.DPRank)
@@ -240,6 +240,14 @@ const (
 	// shownTexts is how many different sentences are shown under one code.
 	shownTexts = 3
 )
+
+// noSources is the advice where there is nothing to examine.
+func noSources(a *servicesAnswer) string {
+	if a.Tenants.All() {
+		return "no source is registered: every answer is empty"
+	}
+	return "no source is registered" + a.inView() + ": every answer to it is empty"
+}
 
 // printAdvice prints advice that is sorted by code. Sources with the same advice are one entry; of sources with
 // different sentences under one code the first few are shown, unless each is set. What belongs to no source is always listed,

@@ -14,6 +14,7 @@ import (
 
 	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/spelling"
 )
 
@@ -41,6 +42,15 @@ type servicesAnswer struct {
 	Discovery []askedRow
 	LMCache   []reporterRow
 	Unclaimed []topicRow
+	Tenants   scope.Tenants `json:",omitempty"` // whose sources the token sees; nil is all
+}
+
+// inView says whose sources are in the answer, in a sentence about what is not in it; "" if those of all tenants are.
+func (a *servicesAnswer) inView() string {
+	if a.Tenants.All() {
+		return ""
+	}
+	return fmt.Sprintf(" for %s, and the token sees those of no other tenant", a.Tenants.Text())
 }
 
 // topicRow is a topic on a bound socket that no source claims.
@@ -165,7 +175,7 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 	printServices(cmd.OutOrStdout(), answer, table, f.inDetails)
 	switch {
 	case len(all) == 0:
-		cmd.PrintErrln(f.whyEmpty())
+		cmd.PrintErrln(cli.Printable("no source is registered" + answer.inView() + ": conductor register adds one"))
 	case len(answer.Services) == 0:
 		cmd.PrintErrln(cli.Printable(f.filter.whyNone(all)))
 	}
@@ -179,14 +189,6 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 		w.follow(ctx, answer)
 	}
 	return nil
-}
-
-// whyEmpty says why a server lists no source. To a client with credentials it lists those of its tenants alone.
-func (f *servicesFlags) whyEmpty() string {
-	if f.asks.Files.TokenFile != "" || f.asks.Files.Cert != "" {
-		return "no source is registered for the tenants of your credentials; other tenants may have some"
-	}
-	return "no source is registered: conductor register adds one"
 }
 
 // printJSON prints the answer of the server, without the sources that the flags leave out.
@@ -234,6 +236,7 @@ const fleetPath = "/conductor/v1/services?fleet=1"
 // fleetAnswer is what the table of a fleet needs.
 type fleetAnswer struct {
 	Complete bool
+	Tenants  scope.Tenants
 	Services []struct {
 		InstanceID, TenantID, Type, ModelName, Registered string
 		DPRank, BlockSize                                 int
@@ -263,6 +266,9 @@ func (f *servicesFlags) printFleet(ctx context.Context, server *cli.Client, out 
 		}
 		cli.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, rank, s.Type, s.ModelName, s.BlockSize,
 			cmp.Or(s.Registered, "engine"), cmp.Or(strings.Join(follow, ", "), "none"))
+	}
+	if len(answer.Services) == 0 {
+		fmt.Fprintln(w, "\nno source is registered"+(&servicesAnswer{Tenants: answer.Tenants}).inView())
 	}
 	if err := w.Flush(); err != nil || answer.Complete {
 		return err

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -107,12 +105,6 @@ func TestServicesOfALargeFleet(t *testing.T) {
 	_, none, errs := runCLI("services", "--server", listedServer(t, new(servicesAnswer)))
 	if strings.Count(none, "\n") != 1 || errs != "no source is registered: conductor register adds one\n" {
 		t.Errorf("none: %q %q", none, errs)
-	}
-	token := filepath.Join(t.TempDir(), "token")
-	must.Succeed(t, os.WriteFile(token, []byte("kvc_any\n"), 0o600))
-	_, _, errs = runCLI("services", "--server", listedServer(t, new(servicesAnswer)), "--token-file", token)
-	if errs != "no source is registered for the tenants of your credentials; other tenants may have some\n" {
-		t.Errorf("none for a token: %q", errs)
 	}
 	refused := func(want string, flags ...string) {
 		t.Helper()

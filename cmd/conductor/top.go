@@ -89,6 +89,7 @@ type topStats struct {
 		Asked   uint64  `json:"asked_tokens"`
 		Cached  uint64  `json:"cached_tokens"`
 	}
+	Summary   string // in words
 	States    map[string]int
 	Discovery struct{ Targets, Waiting, Learning int }
 	LMCache   struct{ Instances, Unclaimed int }

@@ -129,6 +129,9 @@ func (t *top) drawTable(out io.Writer, on screen) {
 	if text := t.stats.feedText(); text != "" {
 		head = append(head, on.wrap(text)...)
 	}
+	if all.Sources == 0 {
+		head = append(head, on.wrap(cli.Printable(t.stats.Summary))...)
+	}
 	cells, why := on.cellsFor(rows)
 	head = append(head, on.cut(line(cells, "WHY", func(c topCell) string { return c.head })))
 	lines, room := head, len(rows)

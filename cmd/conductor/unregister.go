@@ -161,8 +161,10 @@ func tenantOf(known *servicesAnswer, name, tenant string) (string, error) {
 		return tenants[0], nil
 	case 0:
 		text := fmt.Sprintf("no instance %q is registered", name)
-		if tenant != "" {
+		if tenant != "" && known.Tenants.Has(tenant) {
 			text += fmt.Sprintf(" for tenant %q", tenant)
+		} else {
+			text += known.inView()
 		}
 		if meant := spelling.Closest(name, others); meant != "" {
 			text += fmt.Sprintf("; did you mean %q?", meant)

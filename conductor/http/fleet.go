@@ -70,5 +70,5 @@ func (a *api) fleetServices(g *gin.Context) (any, error) {
 		}
 		rows[i] = row
 	}
-	return gin.H{"count": len(rows), "services": rows, "complete": complete}, nil
+	return inView(access.View(a.conductor, g), gin.H{"count": len(rows), "services": rows, "complete": complete}), nil
 }

@@ -26,7 +26,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 	for i := range all {
 		rows[i] = all[i].Service()
 	}
-	out := gin.H{"count": len(rows), "services": rows}
+	out := inView(access.View(a.conductor, g), gin.H{"count": len(rows), "services": rows})
 	if asked := a.asked(access.View(a.conductor, g)); len(asked) > 0 {
 		out["discovery"] = asked
 	}
@@ -37,6 +37,14 @@ func (a *api) services(g *gin.Context) (any, error) {
 		out["unclaimed"] = all
 	}
 	return out, nil
+}
+
+// inView adds to an answer the tenants whose sources are in it, unless it has those of all.
+func inView(v conductor.View, answer gin.H) gin.H {
+	if tenants := v.Tenants(); !tenants.All() {
+		answer["tenants"] = tenants
+	}
+	return answer
 }
 
 // askedRow is one engine, or fleet of them, that is asked where it publishes.

@@ -2,6 +2,7 @@ package scope
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -24,6 +25,31 @@ func (t Tenants) Key() string {
 // Covers reports whether t has every tenant of another scope.
 func (t Tenants) Covers(o Tenants) bool {
 	return t.All() || !o.All() && !slices.ContainsFunc(o, func(name string) bool { return !t.Has(name) })
+}
+
+// shownTenants is how many tenants a text names.
+const shownTenants = 8
+
+// Text names the tenants in a sentence, such as the tenants "a" and "b".
+func (t Tenants) Text() string {
+	switch {
+	case t.All():
+		return "all tenants"
+	case len(t) == 0:
+		return "no tenant"
+	case len(t) == 1:
+		return "the tenant " + strconv.Quote(t[0])
+	}
+	var names []string
+	for i, name := range t {
+		if i == shownTenants {
+			names = append(names, "others")
+			break
+		}
+		names = append(names, strconv.Quote(name))
+	}
+	last := len(names) - 1
+	return "the tenants " + strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
 // Has reports whether t has a tenant.

@@ -50,7 +50,11 @@ func (r *Readiness) Summary(tenants scope.Tenants, draining bool) (string, docto
 		}
 	}
 	if sum == (tenantCounts{}) {
-		return "no source is registered", doctor.SeverityOf("no_sources")
+		text := "no source is registered"
+		if !tenants.All() {
+			text += " for " + tenants.Text()
+		}
+		return text, doctor.SeverityOf("no_sources")
 	}
 	total, well := sum.erring, 0
 	for i, n := range sum.states {
