@@ -67,7 +67,7 @@ const (
 // New returns a client of the server at a base URL, such as http://conductor:13333.
 func New(base string, options ...Option) (*Client, error) {
 	u, err := url.Parse(base)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || strings.ContainsAny(base, "?#") {
 		return nil, fmt.Errorf("%q is no base URL such as http://conductor:13333", base)
 	}
 	t := http.DefaultTransport.(*http.Transport).Clone()

@@ -164,7 +164,7 @@ func TestLaterServers(t *testing.T) {
 	if _, err := client.Query(t.Context(), Query{}); err == nil || !strings.Contains(err.Error(), "longest_matched") {
 		t.Errorf("a wrong field: %v", err)
 	}
-	for _, base := range []string{"", "conductor:1", "ftp://x", "http://", "http://%zz"} {
+	for _, base := range []string{"", "conductor:1", "ftp://x", "http://", "http://%zz", "http://x?y", "http://x#y", " http://x"} {
 		if _, err := New(base); err == nil {
 			t.Errorf("%q is a base URL", base)
 		}

@@ -364,7 +364,7 @@ stream.queue_bytes_total: too small to hold two messages of the size allowed by 
 sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
 sources[2].type: must be vLLM, SGLang, Mooncake, Standard or LMCache, got "x"
 sources[2].dp_rank: must not be negative, got -1
-sources[2].endpoint: "h:1" has no scheme: want tcp://host:port or ipc://path
+sources[2].endpoint: "h:1" has no scheme: want tcp://host:port or ipc://path; write "tcp://h:1"
 sources: 3 are more than the 1 allowed by limits.max_sources`
 	if err := validate(&c); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

@@ -208,7 +208,8 @@ func (f *registerFlags) requestBodies(engine string) ([]map[string]any, error) {
 			body[name] = json.RawMessage(value)
 		}
 	}
-	if strings.HasPrefix(engine, "http://") || strings.HasPrefix(engine, "https://") {
+	engine = strings.TrimSpace(engine)
+	if scheme, _, _ := strings.Cut(engine, "://"); strings.EqualFold(scheme, "http") || strings.EqualFold(scheme, "https") {
 		if f.ranks != "" || f.replayPort != 0 || f.replayEndpoint != "" {
 			return nil, fmt.Errorf("%s tells how many ranks it has and where they publish: leave --ranks, --replay-port and "+
 				"--replay-endpoint out", engine)

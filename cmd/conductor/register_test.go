@@ -36,6 +36,7 @@ func TestRegisterBodies(t *testing.T) {
 		}
 	}
 	f(new(registerFlags), "http://engine:8000", `[{"discover":"http://engine:8000","instance_id":"engine:8000"}]`)
+	f(new(registerFlags), " HTTP://engine:8000/v1/", `[{"discover":"HTTP://engine:8000/v1/","instance_id":"engine:8000"}]`)
 	f(&registerFlags{instance: "e", blockSize: "16", tenant: "acme"}, "https://engine",
 		`[{"block_size":16,"discover":"https://engine","instance_id":"e","tenant_id":"acme"}]`)
 	f(&full, "tcp://10.0.0.1:5557",

@@ -20,7 +20,42 @@ type endpointError struct {
 }
 
 func (e *endpointError) Error() string {
-	return fmt.Sprintf("endpoint %q %s", redact.URL(e.Endpoint), e.why)
+	text := fmt.Sprintf("endpoint %q %s", redact.URL(e.Endpoint), e.why)
+	if meant := meantEndpoint(e.Endpoint); meant != "" && meant != e.Endpoint {
+		text += fmt.Sprintf("; write %q", meant)
+	}
+	return text
+}
+
+// meantEndpoint returns the endpoint that one with a slip was probably meant to be: another spelling of its scheme or none, a slash
+// behind its port, or space around it. It returns "" if there is none, or if the text may have secrets.
+func meantEndpoint(text string) string {
+	text = strings.TrimSpace(text)
+	if redact.URL(text) != text {
+		return ""
+	}
+	bind := ""
+	if len(text) > len(bindScheme) && strings.EqualFold(text[:len(bindScheme)], bindScheme) {
+		bind, text = bindScheme, text[len(bindScheme):]
+	}
+	scheme, rest, found := strings.Cut(text, "://")
+	if scheme = strings.ToLower(scheme); !found {
+		scheme, rest = "tcp", strings.TrimLeft(strings.TrimPrefix(text, "tcp:"), "/")
+	}
+	meant := ""
+	switch {
+	case !found && bind == "" && strings.HasPrefix(text, "/"), scheme == "unix":
+		meant = "ipc://" + strings.TrimPrefix(text, "unix://")
+	case scheme == "ipc":
+		meant = "ipc://" + rest
+	case scheme == "tcp", scheme == "zmq", scheme == "zmq+tcp", scheme == "tcp4", scheme == "tcp6":
+		address, _, _ := strings.Cut(rest, "/")
+		meant = bind + "tcp://" + address
+	}
+	if CheckLiveEndpoint(meant) != nil {
+		return ""
+	}
+	return meant
 }
 
 // Permanent tells a caller that trying again is useless.
@@ -132,7 +167,14 @@ func splitAs(endpoint string, bound bool) (network, addr string, err error) {
 		return "", "", &endpointError{Endpoint: endpoint, why: fmt.Sprintf(format, args...)}
 	}
 	scheme, rest, ok := strings.Cut(endpoint, "://")
-	if !ok {
+	switch {
+	case strings.TrimSpace(endpoint) != endpoint:
+		return bad("has space around it")
+	case strings.EqualFold(scheme, "http"), strings.EqualFold(scheme, "https"):
+		return bad("is the address of an HTTP server: give that of an engine as discover, and that of its events as tcp://host:port")
+	case strings.HasPrefix(scheme, bindScheme):
+		return bad("cannot be bound to, only that of live events can: want tcp://host:port, where the engine waits")
+	case !ok:
 		return bad("has no scheme: want tcp://host:port or ipc://path")
 	}
 	if err := reach.CheckExpanded(rest); err != nil {

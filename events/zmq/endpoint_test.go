@@ -3,6 +3,7 @@ package zmq
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -61,7 +62,39 @@ func TestCheckEndpoint(t *testing.T) {
 	bad("ipc:///"+strings.Repeat("x", 200), "path")
 	bad("inproc://kv", "scheme")
 	bad("udp://host:5557", "scheme")
-	bad("http://host:5557", "scheme")
+	bad("http://host:5557", "HTTP server: give that of an engine as discover")
+	bad("HTTPS://host", "HTTP server: give that of an engine as discover")
+	bad("bind:tcp://*:5557", "only that of live events can")
+
+	// What was meant is plain.
+	bad("host:5557", `has no scheme: want tcp://host:port or ipc://path; write "tcp://host:5557"`)
+	bad("[::1]:5557", `write "tcp://[::1]:5557"`)
+	bad("tcp:host:5557", `write "tcp://host:5557"`)
+	bad("tcp:/host:5557", `write "tcp://host:5557"`)
+	bad("tcp://host:5557/", `write "tcp://host:5557"`)
+	bad("tcp://host:5557/topic", `write "tcp://host:5557"`)
+	bad("TCP://host:5557", `write "tcp://host:5557"`)
+	bad("zmq://host:5557", `write "tcp://host:5557"`)
+	bad(" tcp://host:5557", `has space around it; write "tcp://host:5557"`)
+	bad("tcp://host:5557\n", `write "tcp://host:5557"`)
+	bad("/run/kv.sock", `write "ipc:///run/kv.sock"`)
+	bad("unix:///run/kv.sock", `write "ipc:///run/kv.sock"`)
+	for endpoint, want := range map[string]string{
+		"bind:*:5557": "bind:tcp://*:5557", "BIND:tcp://*:5557": "bind:tcp://*:5557", "bind://*:5557": "bind:tcp://*:5557",
+		"bind:TCP://*:5557": "bind:tcp://*:5557", "bind:tcp://*:5557/": "bind:tcp://*:5557",
+		"bind:zmq://0.0.0.0:5557": "bind:tcp://0.0.0.0:5557",
+	} {
+		if err := CheckLiveEndpoint(endpoint); err == nil || !strings.HasSuffix(err.Error(), fmt.Sprintf("write %q", want)) {
+			t.Errorf("%q: %v, want %q", endpoint, err, want)
+		}
+	}
+	for _, endpoint := range []string{"carrier pigeon", "tcp://host", "inproc://kv", "tcp://user:secret@host:5557", "user:secret@host:5557",
+		"tcp://*:5557", "", "tcp://host:0/"} {
+		if err := CheckEndpoint(endpoint); err == nil || strings.Contains(err.Error(), "; write") ||
+			strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", endpoint, err)
+		}
+	}
 
 	if _, err := (Transport{}).Subscribe(context.Background(), "tcp://*:5557"); !errors.As(err, new(*endpointError)) {
 		t.Errorf("subscribing to a wildcard: %v", err)

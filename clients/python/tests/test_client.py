@@ -299,7 +299,7 @@ class Retries(unittest.TestCase):
         asyncio.run(main())
 
     def test_wrong(self):
-        for base in ("", "conductor:13333", "ftp://x", None):
+        for base in ("", "conductor:13333", "ftp://x", "http://x?y", "http://x ", None):
             with self.assertRaises(ValueError):
                 Client(base)
         c = Client("http://127.0.0.1:1")

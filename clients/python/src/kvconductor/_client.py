@@ -272,7 +272,7 @@ class _Base:
     """What both clients share: the HTTP client's settings, codecs, and when to ask again."""
 
     def __init__(self, base_url: str, token: str | None, timeout: float, retries: int, msgpack: bool):
-        if not isinstance(base_url, str) or not base_url.startswith(("http://", "https://")):
+        if not isinstance(base_url, str) or not base_url.lower().startswith(("http://", "https://")) or set(base_url) & set("?# "):
             raise ValueError(f"{base_url!r} is no base URL such as http://conductor:13333")
         if msgpack:
             try:
