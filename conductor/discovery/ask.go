@@ -66,7 +66,7 @@ func (m *Manager) askPaths(ctx context.Context, t *Target, address netip.Addr, k
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport:     transport,
 	}
-	host := t.host()
+	host := hostOf(t.URL)
 	if address.IsValid() {
 		host = address.String()
 	}

@@ -24,7 +24,7 @@ func (m *Manager) addressesOf(t *target) ([]netip.Addr, error) {
 	if t.URL == "" {
 		return []netip.Addr{{}}, nil // its endpoints say where it is
 	}
-	host := t.host()
+	host := hostOf(t.URL)
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr.Unmap()}, nil
 	}

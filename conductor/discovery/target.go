@@ -28,9 +28,9 @@ type Target struct {
 	GivesWay bool
 }
 
-// host returns the host of the URL.
-func (t *Target) host() string {
-	u, err := url.Parse(t.URL)
+// hostOf returns the host of a URL.
+func hostOf(text string) string {
+	u, err := url.Parse(text)
 	if err != nil {
 		return ""
 	}
