@@ -236,11 +236,12 @@ func (t *sums) addSource(s *status.Source, r, was *row) {
 	}
 }
 
-// worstOf returns how much the state of a source and its findings matter, that of the worst.
+// worstOf returns how much the state of a source and its findings matter, that of the worst. A finding that is for
+// information leaves a source as well as its state is.
 func worstOf(s *status.Source) doctor.Severity {
 	worst := doctor.SeverityOf(string(s.State))
 	for i := range s.Findings {
-		if of := s.Findings[i].Severity(); doctor.CompareSeverity(of, worst) < 0 {
+		if of := s.Findings[i].Severity(); of != doctor.Info && doctor.CompareSeverity(of, worst) < 0 {
 			worst = of
 		}
 	}

@@ -240,7 +240,7 @@ func TestSeverities(t *testing.T) {
 			t.Errorf("%d ranks", doc.Totals.Ranks)
 		}
 		for _, s := range doc.Sources {
-			want := map[string]doctor.Severity{"well|x|0": of("synced"), "sized|x|0": doctor.Error, "seeded|x|0": doctor.Info}[s.Source]
+			want := map[string]doctor.Severity{"well|x|0": of("synced"), "sized|x|0": doctor.Error, "seeded|x|0": of("synced")}[s.Source]
 			if doctor.Severity(s.Severity) != want {
 				t.Errorf("%s is of severity %s, want %s", s.Source, s.Severity, want)
 			}

@@ -77,7 +77,7 @@ export function chart(host, legend, title, lines, number, { axis: written = numb
       ],
       series: [{}, ...lines.map((line) => ({
         label: line.name, scale: line.right ? "right" : "y", stroke: colour(line.tint), width: line.fill ? 0 : 1.75, dash: line.dash,
-        fill: line.fill ? colour(line.tint) : undefined, points: { show: false, size: 4, filter: alone },
+        fill: line.fill ? colour(line.tint) : undefined, points: { show: false, size: 6, fill: colour(line.tint), filter: alone },
       }))],
       hooks: { setCursor: [label] },
     }, data(), host);
