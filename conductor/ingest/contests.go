@@ -44,9 +44,15 @@ func (ns *namespace) decideContests(hashes []uint64) {
 	}
 }
 
-// decideAll looks whether any contest has ended, as by blocks that expired.
+// decideAll looks whether any contest has ended, as by blocks that expired or a source that has left. The finding goes once no
+// hash is contested where the source holds blocks.
 func (a *applier) decideAll() {
+	contested := 0
 	for _, ns := range a.holdings.namespaces {
 		ns.decideContests(nil)
+		contested += ns.Deployment.Index.ContestedHashes()
+	}
+	if contested == 0 {
+		a.member.Findings.Withdraw(doctor.FindingContest)
 	}
 }
