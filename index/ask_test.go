@@ -1,6 +1,7 @@
 package index
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -142,8 +143,8 @@ func TestHeldBySource(t *testing.T) {
 	}
 }
 
-// A source that waits without tokens by the hash of the last part of a block gets all parts of it, and
-// of no other block, in whatever order the names came.
+// A source that waits without tokens by the hash of the last part of a block gets that part, and hears of
+// all parts of it, and of no other block, in whatever order the names came.
 func TestParts(t *testing.T) {
 	const fold = 0xabc
 	for _, named := range []bool{false, true} {
@@ -155,8 +156,22 @@ func TestParts(t *testing.T) {
 			l.x.Store(&Store{Owner: host, Engine: []uint64{by(13)}, Copies: CopySet})
 			// Three blocks of three parts.
 			engine, local := []uint64{11, 12, 13, 21, 22, 23, 31, 32, 33}, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}
-			l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: engine, Local: local, Parts: 3, AlsoWaiting: folded})
-			l.want(local, "", "[0 2 3]x3 [0]x1 [0 2]x1 [0]x4 ", "") // 22 is no last part
+			var got []Awaited
+			l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: engine, Local: local, Parts: 3, AlsoWaiting: folded,
+				Awaited: func(a Awaited) { got = append(got, a) }})
+			l.want(local, "", "[0]x2 [0 2 3]x1 [0]x1 [0 2]x1 [0]x4 ", "")
+			want := []Awaited{{l.sources[2], l.pool, []uint64{11, 12, by(13)}}, {l.sources[2], host, []uint64{11, 12, by(13)}}}
+			if !reflect.DeepEqual(got, want) { // 22 is no last part
+				t.Errorf("awaited %v, want %v", got, want)
+			}
+			for _, w := range got {
+				l.x.Store(&Store{Owner: w.Owner, Engine: w.Engine, Copies: CopySet})
+			}
+			l.want(local, "", "[0 2 3]x3 [0]x1 [0 2]x1 [0]x4 ", "")
+			l.x.Store(&Store{Owner: host, Engine: []uint64{by(13)}})
+			if got := l.x.Inspect().Copies(nil, host, []uint64{by(13), 11, 31, 99}); !slices.Equal(got, []int{2, 1, 0, 0}) {
+				t.Errorf("%v copies", got)
+			}
 			if l.x.HasLoose() {
 				t.Error("something still waits")
 			}

@@ -61,9 +61,12 @@ type Store struct {
 	AlsoWaiting uint64
 	Copies      CopyPolicy
 	// Parts, if above 1, says that Engine has as many hashes for each block as its
-	// publisher knows it, and that the last of them is the publisher's. Who waits by that
-	// gets all parts of the block.
+	// publisher knows it, and that the last of them is the publisher's.
 	Parts int
+	// Awaited hears, with Parts, of owners that had waited for a block by the publisher's
+	// hash, and have no part of it but the last now. It must not call the index, whose lock
+	// is held. Nil is for nobody.
+	Awaited func(Awaited)
 }
 
 // StoreResult counts blocks.
@@ -89,6 +92,13 @@ type StoreResult struct {
 	// 0 at the beginning of a prompt. It is valid if Chained.
 	Before  uint64
 	Chained bool
+}
+
+// Awaited is a block in several parts for which an owner waited by the last one's hash.
+type Awaited struct {
+	Source Source
+	Owner  Owner
+	Engine []uint64 // engine hashes of all parts, in chain order, as the source knows the last one
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if Local is
@@ -502,8 +512,12 @@ func (p *storing) moveWaiting(engine, key uint64, q position) {
 	if p.x.tree.looseBlocks.Load() == 0 {
 		return
 	}
-	if p.x.holders.moveRaw(p.s, engine, q) && engine != key {
-		p.res.Resolved++
+	owners := p.partHolders(p.s, engine)
+	if p.x.holders.moveRaw(p.s, engine, q) {
+		if engine != key {
+			p.res.Resolved++
+		}
+		p.tellAwaited(owners, p.s, engine)
 	}
 	p.x.resolver.placeLoose(p.s, key, q)
 }

@@ -76,7 +76,7 @@ func (p *storing) placeWaiters() {
 			if !x.holders.moveRaw(s, engine, q) {
 				continue
 			}
-			p.giveParts(owners, s, engine)
+			p.tellAwaited(owners, s, engine)
 			if line := x.names.lineOf(q, engine); line != 0 && s.private.find(engine) == nil {
 				x.finder.joinTeacher(s, line)
 			}
@@ -145,7 +145,7 @@ func (p *storing) otherHashes(engine uint64) [2]uint64 {
 // They are collected before the block moves: afterwards nothing says who waited.
 func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
 	from := p.x.tree.findLoose(engine)
-	if p.e.Parts < 2 || from.isNone() {
+	if p.e.Parts < 2 || p.e.Awaited == nil || from.isNone() {
 		return nil
 	}
 	set := p.x.tree.lines.setOf(from)
@@ -157,14 +157,15 @@ func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
 	return all
 }
 
-// giveParts gives owners that waited under the hash of a block the parts of it that come
-// before the one which the hash names.
+// tellAwaited tells of owners that waited under the hash of a block which the event has in
+// parts.
 //
 // A publisher with larger blocks announced one block by the hash of its last part, and
 // holds all of them. While the block waited, nobody knew which parts those are; this event
 // does, as it has all of them. The last part is the block that the hash means, so moveRaw
-// has moved it.
-func (p *storing) giveParts(owners []*owner, s *source, engine uint64) {
+// has moved it. The others are the caller's to give: the parts of a block belong together,
+// which an owner of the index does not know.
+func (p *storing) tellAwaited(owners []*owner, s *source, engine uint64) {
 	if len(owners) == 0 {
 		return
 	}
@@ -175,12 +176,10 @@ func (p *storing) giveParts(owners []*owner, s *source, engine uint64) {
 				continue
 			}
 		}
-		for _, part := range p.e.Engine[i+1-p.e.Parts : i] {
-			if q := p.x.resolver.meaningOf(s, normal(part)); !q.isNone() {
-				for _, o := range owners {
-					p.x.holders.addHolder(o, q)
-				}
-			}
+		for _, o := range owners {
+			parts := slices.Clone(p.e.Engine[i+1-p.e.Parts : i+1])
+			parts[p.e.Parts-1] = plain(engine)
+			p.e.Awaited(Awaited{Source: s.name, Owner: o.name, Engine: parts})
 		}
 		return
 	}

@@ -157,11 +157,15 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 				if size > parts {
 					blocks = s.blocksOf(ns, blocks[:0], h, size, fold)
 				}
+				of := blocks
+				if size == 0 && !holder.inParts {
+					of = blocks[len(blocks)-1:] // another group may have the block in parts, under the same hash
+				}
 				if e.Remaining != nil {
 					remaining = e.Remaining[i : i+1]
 				}
 				for _, o := range holder.owners {
-					had[i] = s.withdrawChunk(ns, o, s.names(blocks, fold), remaining, s.copies(key)) || had[i]
+					had[i] = s.withdrawChunk(ns, o, s.names(of, fold), remaining, s.copies(key)) || had[i]
 				}
 				if had[i] {
 					found++

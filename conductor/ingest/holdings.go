@@ -272,6 +272,9 @@ type holder struct {
 	// where the source has a time to live, or blocks that are a guess. Guarded as namespaces are.
 	owners     []index.Owner
 	unverified bool // the older one holds blocks that a peer knew, without a mark
+	// inParts says that a holder of single blocks may have blocks of several parts: it is from a snapshot of a release which did
+	// not tell those apart.
+	inParts bool
 }
 
 func (s *holdings) deploymentKey() scope.Deployment { return s.reg.Deployment() }

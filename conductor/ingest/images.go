@@ -312,6 +312,7 @@ func (l *Loading) holder(h *image.Holder) (index.Owner, error) {
 	l.into, l.sources[h.Source] = ns.Deployment, ns.Source
 	ns.UseLookAheads(max(s.peerLookAheads, catalog.NoLookAhead))
 	owner := s.holdings.holder(ns, key, medium)
+	owner.inParts = s.applier.normal.Parts() > 0 && !l.tellsChunks(h)
 	if !s.marked || h.Unverified {
 		l.r.c.unscoped.Store(true)
 		return s.holdings.unverifiedGeneration(ns, owner, key, medium), nil
@@ -320,6 +321,13 @@ func (l *Loading) holder(h *image.Holder) (index.Owner, error) {
 		return s.holdings.previousGeneration(ns, owner, key, medium), nil
 	}
 	return owner.owners[0], nil
+}
+
+// tellsChunks reports whether the image tells apart the chunks that the source of a holder has on its medium.
+func (l *Loading) tellsChunks(h *image.Holder) bool {
+	return slices.ContainsFunc(l.d.Holders, func(o image.Holder) bool {
+		return o.Source == h.Source && o.Medium == h.Medium && o.Chunk > 0
+	})
 }
 
 // Chunk takes a chunk of the deployment. After an error the recovery is to be undone.

@@ -122,6 +122,7 @@ func (s *Source) stop() {
 // effects are what a step of one source means for others.
 type effects struct {
 	Regrouped []scope.Group // attention groups whose kind the step announced
+	Awaited   []awaited     // blocks of which it announced the parts, and that others had stored by their hashes alone
 	Contests  []contest     // hashes that it announced with other tokens than another source
 	Relieved  bool          // it announced what was expected of its instance
 	NamedRank bool          // a batch named a rank that none had named before
@@ -167,6 +168,9 @@ func (c *Sources) dispatch(s *Source, e *effects) {
 				c.dispatch(other, other.regroup(at))
 			}
 		}
+	}
+	for i := range e.Awaited {
+		storeAwaited(c, &e.Awaited[i])
 	}
 	for _, contest := range e.Contests {
 		if contest.By != nil {

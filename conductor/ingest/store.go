@@ -117,6 +117,9 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		ClientHashes: a.clientHashesOf(ns, c),
 		Copies:       policy,
 	}
+	if c.Parts > 1 {
+		a.stored.Awaited = func(w index.Awaited) { a.effects.Awaited = append(a.effects.Awaited, awaited{ns.Deployment, w}) }
+	}
 	res := ns.Deployment.Index.Store(&a.stored)
 	if again != nil {
 		ns.Deployment.Index.Remove(owner, again, nil, index.CopyCount)

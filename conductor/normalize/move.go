@@ -15,8 +15,8 @@ func (n *Normalizer) admitMove(e *events.Event, rank int32) {
 	if !n.groups.knowsGroup(rank, e.Group) {
 		stored.Group, removed.Group = -1, -1
 	}
-	// A hash stands for as many registered blocks as on the medium that it leaves.
-	stored.BlockSize = max(n.parts, 1) * n.opts.Registered.Deployment.BlockSize
+	// A hash stands for as many registered blocks as it was announced with on the medium that it leaves.
+	stored.BlockSize = n.opts.Registered.Deployment.BlockSize
 	n.admitEvent(&stored, rank)
 	n.admitEvent(&removed, rank)
 }
