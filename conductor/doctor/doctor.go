@@ -58,18 +58,19 @@ type Doctor struct {
 	Findings Findings
 	reg      Registered
 
-	sized, odd int      // stored events with tokens, and those of another size
-	home, away int      // those in the registered context, and elsewhere
-	seeds      int      // beginnings compared
-	note       string   // of the first batch with one
-	parentless bool     // most blocks waited for a parent at the last look
-	types      []string // of events that nothing is known of, at most maxTypes
-	profile    profileCheck
-	copies     copyCheck
-	account    account
-	full       bool                  // the balance of copies has shown full reports; no epoch ends that
-	unremoved  map[string]*unremoved // by medium; see unremovedOn
-	neverFrom  []string              // media of the finding no_removals
+	sized       int      // stored events with tokens
+	larger, odd int      // of them those of a multiple of the registered size, and those of another one
+	home, away  int      // those in the registered context, and elsewhere
+	seeds       int      // beginnings compared
+	note        string   // of the first batch with one
+	parentless  bool     // most blocks waited for a parent at the last look
+	types       []string // of events that nothing is known of, at most maxTypes
+	profile     profileCheck
+	copies      copyCheck
+	account     account
+	full        bool                  // the balance of copies has shown full reports; no epoch ends that
+	unremoved   map[string]*unremoved // by medium; see unremovedOn
+	neverFrom   []string              // media of the finding no_removals
 }
 
 // New returns the doctor of a source. now is the clock of Finding.Since.
@@ -80,7 +81,7 @@ func New(reg Registered, now func() time.Time) *Doctor {
 // Reset forgets what an epoch of the publisher has shown. It keeps findings that do not depend on the epoch: those about the
 // registration, about reports and about messages.
 func (d *Doctor) Reset() {
-	d.sized, d.odd, d.home, d.away, d.seeds, d.profile = 0, 0, 0, 0, 0, profileCheck{}
+	d.sized, d.larger, d.odd, d.home, d.away, d.seeds, d.profile = 0, 0, 0, 0, 0, 0, profileCheck{}
 	d.note, d.types = "", nil
 	d.copies, d.parentless, d.account = copyCheck{}, false, account{}
 	d.unremoved, d.neverFrom = nil, nil
@@ -134,7 +135,7 @@ func (d *Doctor) Observe(o *Observation) {
 	if !o.Blocks {
 		return
 	}
-	d.observeSize(o.Event, o.Context.Deployment.BlockSize)
+	d.observeSize(o)
 	if o.Refused != "" {
 		return
 	}
@@ -189,25 +190,32 @@ func (d *Doctor) observeForms(b *events.Batch) {
 }
 
 // observeSize checks the block size of a stored event, before its blocks are cut.
-func (d *Doctor) observeSize(e *events.Event, registered int) {
+func (d *Doctor) observeSize(o *Observation) {
+	e, registered := o.Event, o.Context.Deployment.BlockSize
 	if d.sized >= Sample || len(e.Tokens) == 0 || e.Envelope {
 		return
 	}
 	d.sized += e.Count()
-	if e.BlockSize == 0 || e.BlockSize == registered || d.reg.Chunks && e.BlockSize%registered == 0 {
+	fits := e.BlockSize%registered == 0 && o.Refused != events.BlockSizeMismatch
+	if e.BlockSize == 0 || e.BlockSize == registered || d.reg.Chunks && fits {
 		return
 	}
-	if d.odd += e.Count(); d.odd < oddLeast || 2*d.odd < d.sized {
-		return
+	seen := &d.odd
+	if fits {
+		seen = &d.larger
 	}
-	if e.BlockSize%registered == 0 {
+	switch *seen += e.Count(); {
+	case *seen < oddLeast || 2**seen < d.sized:
+	case fits:
+		d.Findings.Report(FindingLargerBlocks,
+			"events announce blocks of %d tokens, registered is %d: each is indexed as %d blocks, which count only for prompts that have "+
+				"all of them; register block_size %d if routers can ask in that size",
+			e.BlockSize, registered, e.BlockSize/registered, e.BlockSize)
+	default:
 		d.Findings.Report(FindingBlockSize,
-			"events announce blocks of %d tokens, registered is %d: each is indexed as %d blocks; register block_size %d if routers ask "+
-				"in that size", e.BlockSize, registered, e.BlockSize/registered, e.BlockSize)
-		return
+			"events announce blocks of %s, registered is %d: they cannot be indexed; register block_size %d",
+			spelling.Count(e.BlockSize, "token"), registered, e.BlockSize)
 	}
-	d.Findings.Report(FindingBlockSize, "events announce blocks of %s, registered is %d: they cannot be indexed; register block_size %d",
-		spelling.Count(e.BlockSize, "token"), registered, e.BlockSize)
 }
 
 // observeContext looks at where some stored events belong. Salts differ by user and say

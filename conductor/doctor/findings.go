@@ -25,8 +25,10 @@ func (f *Finding) Fault() bool { return f.Severity() != Info }
 
 // Codes of findings.
 const (
-	// FindingBlockSize: most blocks have another size than the registered one.
+	// FindingBlockSize: most blocks have a size that is no multiple of the registered one.
 	FindingBlockSize = "block_size_mismatch"
+	// FindingLargerBlocks: blocks are several registered blocks long. No fault.
+	FindingLargerBlocks = "larger_blocks"
 	// FindingContext: everything announced belongs to another model or adapter
 	// than the registered one.
 	FindingContext = "other_context"

@@ -58,6 +58,7 @@ var severityOf = map[string]Severity{
 	FindingEngineSnapshot: Warning,
 	FindingNotDurable:     Warning,
 	FindingSeveralRanks:   Info,
+	FindingLargerBlocks:   Info,
 	FindingStreams:        Info, // a publisher that keeps order loses nothing
 	FindingSeed:           Info, // it matters only where blocks come without tokens
 	FindingLearned:        Info,
