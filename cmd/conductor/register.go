@@ -357,6 +357,9 @@ func (r *registering) sendBodies(ctx context.Context, bodies []map[string]any) e
 			case errors.As(err, &why) && why.Status != http.StatusUnauthorized && why.Status != http.StatusForbidden &&
 				why.Status != http.StatusNotFound:
 				one.Result, one.Reason = resultRefused, why.Said()
+				if strings.Contains(one.Reason, "is registered with another ") && body["replace"] == nil {
+					one.Reason += "; --replace puts this registration in its place"
+				}
 				bad = append(bad, strconv.Itoa(rank))
 			default:
 				stopped = err
