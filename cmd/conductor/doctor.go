@@ -189,6 +189,9 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 	for _, t := range services.Unclaimed {
 		all = append(all, advise("", "unclaimed_topic", t.text()))
 	}
+	for _, u := range services.Unregistered {
+		all = append(all, advise("", "not_registered", u.text()))
+	}
 	if len(services.Services) == 0 && len(services.Discovery) == 0 {
 		all = append(all, advise("", "no_sources", noSources(&services)))
 	}

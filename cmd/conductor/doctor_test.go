@@ -62,7 +62,7 @@ warning silent: e0|default|0
 // TestDoctorLeadsToPages requires that the page and heading that advice leads to exist, and that runbooks give its severity.
 func TestDoctorLeadsToPages(t *testing.T) {
 	t.Parallel()
-	codes := []string{"no_sources", "not_ready", "memory_bound", "discovery", "unclaimed", "unclaimed_topic", "stale"}
+	codes := []string{"no_sources", "not_ready", "memory_bound", "discovery", "unclaimed", "unclaimed_topic", "not_registered", "stale"}
 	for _, code := range slices.AppendSeq(codes, maps.Keys(pages)) {
 		a := newAdvice("", "", code, "")
 		name, anchor, _ := strings.Cut(strings.TrimPrefix(a.Runbook, "/docs/"), "#")

@@ -43,6 +43,8 @@ type servicesAnswer struct {
 	LMCache   []reporterRow
 	Unclaimed []topicRow
 	Tenants   scope.Tenants `json:",omitempty"` // whose sources the token sees; nil is all
+	// Unregistered is what queries ask for and no engine is registered for.
+	Unregistered []unregisteredRow
 }
 
 // inView says whose sources are in the answer, in a sentence about what is not in it; "" if those of all tenants are.
@@ -51,6 +53,20 @@ func (a *servicesAnswer) inView() string {
 		return ""
 	}
 	return fmt.Sprintf(" for %s, and the token sees those of no other tenant", a.Tenants.Text())
+}
+
+// unregisteredRow is a tenant, model and block size that no engine is registered for.
+type unregisteredRow struct {
+	TenantID, ModelName string
+	BlockSize           int
+	Queries             uint64
+	Advice              string
+}
+
+// text says what was asked for, and what is registered instead.
+func (u *unregisteredRow) text() string {
+	return fmt.Sprintf("%s asked for model %q of tenant %q in blocks of %s, and got nothing: %s", spelling.Count(u.Queries, "query"),
+		u.ModelName, u.TenantID, spelling.Count(u.BlockSize, "token"), u.Advice)
 }
 
 // topicRow is a topic on a bound socket that no source claims.

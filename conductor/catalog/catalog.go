@@ -38,6 +38,7 @@ type Catalog struct {
 	maxIdentities int          // of one deployment; 0 is no bound
 	past          bool         // a replay fills it
 	elsewhere     askedCounts  // of queries without a deployment, and of deployments that are gone
+	unregistered  unregistered // what such queries asked for
 	askedAt       atomic.Int64 // when the last query of any deployment came, see steady.Seconds
 }
 

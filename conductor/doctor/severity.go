@@ -79,6 +79,7 @@ var severityOf = map[string]Severity{
 	"discovery":       Error,
 	"unclaimed":       Error,
 	"unclaimed_topic": Warning,
+	"not_registered":  Warning, // queries for other fleets may come here by mistake
 }
 
 // SeverityOf returns the severity of a finding by its code, of a state of sources, or of what belongs to no source. A code

@@ -15,7 +15,7 @@ func TestSeverityOfEachCode(t *testing.T) {
 		}
 	}
 	others := []string{"failed", "partial", "paused", "connecting", "replaying", "synced", "approximate", "no_sources", "not_ready",
-		"memory_bound", "discovery", "unclaimed", "unclaimed_topic"}
+		"memory_bound", "discovery", "unclaimed", "unclaimed_topic", "not_registered"}
 	for code := range severityOf {
 		if !slices.Contains(all, code) && !slices.Contains(others, code) {
 			t.Errorf("%s has a severity and is no code", code)

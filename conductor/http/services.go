@@ -36,6 +36,9 @@ func (a *api) services(g *gin.Context) (any, error) {
 	if all := topics(access.View(a.conductor, g)); len(all) > 0 {
 		out["unclaimed"] = all
 	}
+	if all := unregistered(access.View(a.conductor, g)); len(all) > 0 {
+		out["unregistered"] = all
+	}
 	return out, nil
 }
 
@@ -127,6 +130,23 @@ func topics(v conductor.View) (rows []topicRow) {
 			row.DPRank = &t.Rank
 		}
 		rows = append(rows, row)
+	}
+	return rows
+}
+
+// unregisteredRow is what queries ask for and no engine is registered for.
+type unregisteredRow struct {
+	TenantID, ModelName string
+	BlockSize           int
+	Queries             uint64
+	LastAt              time.Time
+	Advice              string
+}
+
+// unregistered lists what the client's tenants ask for in vain.
+func unregistered(v conductor.View) (rows []unregisteredRow) {
+	for _, u := range v.UnregisteredQueries() {
+		rows = append(rows, unregisteredRow{u.Tenant, u.Model, u.BlockSize, u.Queries, u.At.UTC(), u.Advice})
 	}
 	return rows
 }

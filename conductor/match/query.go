@@ -157,6 +157,9 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 	if d != nil {
 		d.NoteAsked(now)
 	}
+	if d == nil || len(d.Instances().All) == 0 {
+		c.catalog.NoteUnregistered(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize}, now)
+	}
 	roster, only := rosterFor(d, q)
 	if roster == nil && (q.Instance == nil || q.minBlocks() > 0) {
 		return 0, d

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/explain"
 	"example.com/conductor/conductor/ingest"
@@ -33,6 +34,7 @@ type lists struct {
 	targets   []Target
 	reporters []ingest.Reporter
 	topics    []explain.UnclaimedTopic
+	vain      []conductor.UnregisteredQuery
 }
 
 // listsRow is lists as a document has them.
@@ -40,6 +42,33 @@ type listsRow struct {
 	Discovery *targetsRow   `json:"discovery,omitempty"`
 	LMCache   *reportersRow `json:"lmcache,omitempty"`
 	Unclaimed *topicsRow    `json:"unclaimed,omitempty"`
+	Vain      *vainRow      `json:"unregistered,omitempty"`
+}
+
+// vainRow is what queries ask for and no engine is registered for.
+type vainRow struct {
+	Models   int             `json:"models"`
+	Severity doctor.Severity `json:"severity"`
+	List     []vainQueryRow  `json:"list"`
+}
+
+type vainQueryRow struct {
+	Tenant    string `json:"tenant_id"`
+	Model     string `json:"modelname"`
+	BlockSize int    `json:"block_size"`
+	Advice    string `json:"advice"`
+}
+
+// vainFor returns what the tenants of a client ask for in vain.
+func (l *lists) vainFor(tenants scope.Tenants) *vainRow {
+	out := &vainRow{List: []vainQueryRow{}, Severity: doctor.SeverityOf(codeVain)}
+	for _, u := range l.vain {
+		if tenants.Has(u.Tenant) {
+			out.List = append(out.List, vainQueryRow{u.Tenant, u.Model, u.BlockSize, u.Advice})
+		}
+	}
+	out.Models = len(out.List)
+	return out
 }
 
 // Codes of what leads to no source. docs/findings.md has a section for each.
@@ -47,6 +76,7 @@ const (
 	codeWaiting   = "discovery"       // an engine has not told where it publishes
 	codeUnclaimed = "unclaimed"       // LMCache reports what no source takes
 	codeTopic     = "unclaimed_topic" // no source claims a topic
+	codeVain      = "not_registered"  // queries ask for what no engine is registered for
 )
 
 // findings counts what leads to no source.
@@ -54,6 +84,7 @@ func (l *listsRow) findings() (n findingsRow) {
 	n.add(l.Discovery.Severity, l.Discovery.Waiting)
 	n.add(l.LMCache.Severity, l.LMCache.Unclaimed)
 	n.add(l.Unclaimed.Severity, l.Unclaimed.Topics)
+	n.add(l.Vain.Severity, l.Vain.Models)
 	return n
 }
 
@@ -140,7 +171,7 @@ func (l *lists) visibleTo(tenants scope.Tenants) (out listsRow) {
 	slices.SortStableFunc(t.List, func(a, b Target) int { return cmp.Compare(calmness(a.State), calmness(b.State)) })
 	slices.SortStableFunc(r.List, func(a, b reporterRow) int { return cmp.Compare(calmness(a.State), calmness(b.State)) })
 	t.List, r.List = t.List[:min(len(t.List), maxListed)], r.List[:min(len(r.List), maxListed)]
-	return listsRow{t, r, l.topicsFor(tenants)}
+	return listsRow{t, r, l.topicsFor(tenants), l.vainFor(tenants)}
 }
 
 // topicsFor returns the topics that no source claims, for clients of all tenants: they are no tenant's.
@@ -187,6 +218,9 @@ func (l *lists) changedFor(was *lists, tenants scope.Tenants) (out listsRow) {
 	}
 	if !reflect.DeepEqual(before.Unclaimed, now.Unclaimed) {
 		out.Unclaimed = now.Unclaimed
+	}
+	if !reflect.DeepEqual(before.Vain, now.Vain) {
+		out.Vain = now.Vain
 	}
 	return out
 }

@@ -153,6 +153,7 @@ func (h *Hub) collectUnlessRecent(rows bool) {
 	h.now = collect(h.cfg.Conductor.Stats(), old, now, rows)
 	if rows {
 		h.now.lists.reporters, h.now.lists.topics = h.cfg.Conductor.Sources().Pushes().Reporters(), h.cfg.Conductor.UnclaimedTopics()
+		h.now.lists.vain = h.cfg.Conductor.UnregisteredQueries(nil)
 		if h.cfg.Targets != nil {
 			h.now.lists.targets = h.cfg.Targets()
 		}

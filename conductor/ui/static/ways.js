@@ -22,6 +22,8 @@ export function findings() {
   if (stray) all.push({ code: "unclaimed", severity: lmcache().severity, count: lmcache().unclaimed, noun: "instance", text: `${stray.instance_id} reports ${missing(stray.unclaimed[0])}, and no source takes them: register that with type LMCache and endpoint push:`, go: toReporters });
   const topic = unclaimed().list[0];
   if (topic) all.push({ code: "unclaimed_topic", severity: unclaimed().severity, count: unclaimed().topics, noun: "topic", text: `No source claims the topic "${topic.topic}" from ${topic.from} at ${topic.endpoint}: ${topic.advice}`, go: toTopics });
+  const vain = state.stats.unregistered ?? none;
+  if (vain.list.length) all.push({ code: "not_registered", severity: vain.severity, count: vain.models, noun: "model", text: `Queries ask for what no engine is registered for: ${vain.list[0].advice}`, go: () => { location.hash = "#explain"; } });
   return all;
 }
 
