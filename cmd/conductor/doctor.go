@@ -86,8 +86,19 @@ func adviceOnBound(s *client.Service, unclaimed []topicRow) string {
 	return text
 }
 
-// adviceOfReason says more about partial sources where the reason is not that history is missing.
+// adviceOfReason says more about partial sources where the reason is not that the engine has no replay service.
 var adviceOfReason = map[string]string{
+	stream.ReasonTimeout: "blocks from before are not known, because the engine's replay service gives no whole answer: check " +
+		"replay_endpoint, which is another port than that of the events; the server keeps asking, ever more rarely",
+	stream.ReasonOverrun: "blocks from before are not known, because the engine no longer had the batches that were missing: raise its " +
+		"buffer_steps, or wait until it has cleared its cache",
+	stream.ReasonGap: "batches are lost for good, so some blocks are missing, and others are still in the answers: raise the engine's " +
+		"buffer_steps, or follow a relay",
+	stream.ReasonUndecodable: "a batch could not be decoded, so what it stored is missing, and what it removed is still in the answers: " +
+		"look at the dropped events and the finding unknown_version",
+	stream.ReasonTooLarge: "a batch is larger than this server reads: raise limits.max_payload and restart the server",
+	stream.ReasonUnverified: "the blocks came from a peer that did not know whether the engine had been restarted: a clear or restart of " +
+		"the engine settles it",
 	stream.ReasonStorm: "several publishers send over one connection, so answers have nothing of them: the finding restart_storm says " +
 		"what to do",
 	stream.ReasonForeign: "blocks from before are not known, so answers are too short: the finding foreign_replay says whose replay " +
