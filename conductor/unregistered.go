@@ -31,7 +31,8 @@ func (c *Conductor) UnregisteredQueries(of scope.Tenants) (all []UnregisteredQue
 		advice := c.catalog.Models().Unregistered(u.Tenant, u.Model, u.BlockSize)
 		for _, d := range c.catalog.Deployments() {
 			if d.Key.Tenant != u.Tenant && d.Key.Model == u.Model && of.Has(d.Key.Tenant) {
-				advice += fmt.Sprintf("; tenant %q has it: ask with that tenant_id, or register its engines for tenant %q", d.Key.Tenant, u.Tenant)
+				advice += fmt.Sprintf("; tenant %q has it: ask with that tenant_id, or register its engines for tenant %q", d.Key.Tenant,
+					u.Tenant)
 				break
 			}
 		}

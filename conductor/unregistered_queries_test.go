@@ -18,16 +18,16 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// TestUnregisteredQueries requires that queries which nothing can answer are told, to clients of their tenant alone, with what is
-// registered instead, until an engine is registered or ten minutes are over.
+// TestUnregisteredQueries requires that clients of a tenant learn of its queries that nothing can answer, and what is registered
+// instead, until an engine is registered or ten minutes are over.
 func TestUnregisteredQueries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
 		defer c.Close()
 		register := func(tenant, model string, size int) {
 			t.Helper()
-			must.Succeed(t, c.Register(registration.Registration{Instance: "i" + model + tenant, Tenant: tenant, Model: model, BlockSize: size,
-				Type: registration.TypeVLLM, Endpoint: "ipc:///" + tenant + model}, ingest.RegisterOptions{}))
+			must.Succeed(t, c.Register(registration.Registration{Instance: "i" + model + tenant, Tenant: tenant, Model: model,
+				BlockSize: size, Type: registration.TypeVLLM, Endpoint: "ipc:///" + tenant + model}, ingest.RegisterOptions{}))
 		}
 		ask := func(tenant, model string, size int) {
 			t.Helper()

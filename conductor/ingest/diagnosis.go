@@ -145,7 +145,7 @@ func observeSilence(s *Source, now time.Time, all demands) {
 func observeUse(s *Source, now time.Time) {
 	limit := s.shared.opts.SilentAfter
 	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
-	if d == nil || limit <= 0 || s.shared.catalog.IsPast() || s.Registration.IsPool() || now.Sub(s.opened) < limit {
+	if d == nil || limit <= 0 || s.shared.catalog.IsPast() || s.Registration.IsPool() || now.Sub(s.opened) < limit/4 {
 		return
 	}
 	s.doctor.Use(s.holdings.blocks(), isAskedLately(s, now), d.SinceAsked(now) < limit)
