@@ -49,5 +49,13 @@ func testPageSeverity(t *testing.T, browser context.Context) {
 	js[any](page, `document.querySelector("#banner a").click()`)
 	page.await("the banner does not lead to the source",
 		`document.querySelectorAll("#sources-body tr").length === 1 && `+row("sized")+` !== ""`)
+	// A second source with the same finding has a sentence of its own.
+	for i := range 64 {
+		two.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{3000 + i}, "parent_block_hash": nil,
+			"token_ids": recordedTokens(2)[:recordedBlock+4], "block_size": recordedBlock + 4, "medium": "GPU"})
+	}
+	const panel = `document.querySelector("#findings-list")`
+	page.await("a source is under another one's sentence", fmt.Sprintf(`%s.innerText.includes("sized, rank 0: events announce blocks of 12 ") && `+
+		`%[1]s.innerText.includes("two, rank 0: events announce blocks of %d ")`, panel, recordedBlock+4))
 	page.close()
 }

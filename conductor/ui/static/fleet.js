@@ -111,28 +111,41 @@ function totals() {
   });
 }
 
-// findings groups the findings of all sources by code, behind those of what leads to sources.
+const shownSentences = 3; // under one code
+
+// findings groups the findings of all sources by code and sentence, among those of what leads to sources, the worst first.
 function findings() {
-  const groups = new Map();
+  const codes = new Map(); // sentences by code, sources by sentence
   for (const row of state.rows.values()) {
     for (const f of row.findings) {
-      const g = groups.get(f.code) ?? groups.set(f.code, { code: f.code, severity: f.severity, text: f.text, rows: [] }).get(f.code);
+      const texts = codes.get(f.code) ?? codes.set(f.code, new Map()).get(f.code);
+      const g = texts.get(f.text) ?? texts.set(f.text, { code: f.code, severity: f.severity, text: f.text, key: `${f.code} ${f.text}`, rows: [] }).get(f.text);
       g.rows.push(row);
     }
   }
-  const all = [...groups.values()].map((g) => ({ ...g, count: g.rows.length, noun: "source", go: () => filterBy(g.code) }))
-    .concat(ways.findings()).sort((a, b) => worse(a.severity, b.severity) || b.count - a.count || (a.code < b.code ? -1 : 1));
+  const all = [...codes.values()].flatMap(sentences)
+    .map((g) => ({ ...g, count: g.rows.length, noun: "source", go: () => filterBy(g.code) }))
+    .concat(ways.findings()).sort((a, b) => worse(a.severity, b.severity) || (a.code < b.code ? -1 : a.code > b.code ? 1 : (a.rest ? 1 : 0) - (b.rest ? 1 : 0) || b.count - a.count));
   $("findings").hidden = all.length === 0;
-  keep($("findings-list"), all, (g) => g.code, (g) => h("li", null,
+  keep($("findings-list"), all, (g) => g.key ?? g.code, (g) => h("li", null,
     h("small", { class: "severity" }), finding(g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
   (li, g) => {
     const only = g.count === 1;
     mark(li, "data-level", levels[g.severity]);
     say(li.firstChild, g.severity);
-    say(li.children[2], only && g.rows ? `${g.rows[0].instance_id}, rank ${g.rows[0].dp_rank}: ${g.text}` : g.text);
+    say(li.children[2], only && g.rows && !g.rest ? `${g.rows[0].instance_id}, rank ${g.rows[0].dp_rank}: ${g.text}` : g.text);
     say(li.children[3], only ? "Show" : `Show ${plural(g.count, g.noun)}`);
     mark(li.children[3], "aria-label", `Show ${plural(g.count, g.noun)} with the finding ${g.code}`);
   });
+}
+
+// sentences returns the sentences that most sources have under one code, and one entry for the others: no source is under a
+// sentence that is not its own.
+function sentences(texts) {
+  const all = [...texts.values()].sort((a, b) => b.rows.length - a.rows.length);
+  if (all.length <= shownSentences) return all;
+  const rest = all.slice(shownSentences).flatMap((g) => g.rows);
+  return [...all.slice(0, shownSentences), { ...all[0], key: `${all[0].code} and others`, rest: true, rows: rest, text: `${plural(rest.length, "more source")}, with other sentences: open one to read its own.` }];
 }
 
 function filterBy(text, inState = "") {
