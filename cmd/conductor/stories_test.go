@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -162,8 +163,9 @@ func TestStories(t *testing.T) {
 // missing returns what the operator does not see yet, "" if nothing.
 func (s *story) missing(t *testing.T, p *process, doc *apitest.Document) string {
 	a := askExplain(t, p, doc, explainedPrompt())
-	query := fmt.Sprintf(`{"model":"m","block_size":%d,"token_ids":[1,2,3]}`, recordedBlock)
-	post(t, p.url+"/query", query, 200)
+	query, err := json.Marshal(explainedPrompt())
+	must.Succeed(t, err)
+	post(t, p.url+"/query", string(query), 200)
 	var reasons []string
 	for _, in := range a.Instances {
 		for _, h := range in.Ranks {
