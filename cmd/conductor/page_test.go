@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -433,7 +434,7 @@ func testPageStories(t *testing.T, browser context.Context) {
 	page := openTab(t, browser, p.url+"/ui", "light", 1280)
 	tokens, err := json.Marshal(recordedTokens(4))
 	must.Succeed(t, err)
-	left := stories
+	left := slices.DeleteFunc(slices.Clone(stories), func(s story) bool { return s.name == "silent" }) // while few of many are used
 	pace := time.NewTicker(100 * time.Millisecond)
 	defer pace.Stop()
 	deadline := time.After(pagePatience)
