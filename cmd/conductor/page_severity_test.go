@@ -55,7 +55,8 @@ func testPageSeverity(t *testing.T, browser context.Context) {
 			"token_ids": recordedTokens(2)[:recordedBlock+4], "block_size": recordedBlock + 4, "medium": "GPU"})
 	}
 	const panel = `document.querySelector("#findings-list")`
-	page.await("a source is under another one's sentence", fmt.Sprintf(`%s.innerText.includes("sized, rank 0: events announce blocks of 12 ") && `+
-		`%[1]s.innerText.includes("two, rank 0: events announce blocks of %d ")`, panel, recordedBlock+4))
+	page.await("a source is under another one's sentence", fmt.Sprintf(
+		`%s.innerText.includes("sized, rank 0: events announce blocks of 12 ") && `+
+			`%[1]s.innerText.includes("two, rank 0: events announce blocks of %d ")`, panel, recordedBlock+4))
 	page.close()
 }

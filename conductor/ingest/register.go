@@ -364,6 +364,9 @@ func (o *Options) streamConfig(r registration.Registration, free bool, recorded 
 	}
 	cfg.ReplayFlow = r.Tenant
 	cfg.PartialClears = r.Clear == registration.ClearDevice
+	if cfg.Rank = r.Rank; r.IsPool() {
+		cfg.Rank = stream.NoRanks
+	}
 	if r.Type == registration.TypeMooncake {
 		cfg.FirstSeq = 1 // the master numbers its batches from 1
 	}

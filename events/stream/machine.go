@@ -22,6 +22,7 @@ const (
 type machineConfig struct {
 	firstSeq  uint64
 	partial   bool // a clear of the publisher leaves blocks
+	rank      int  // as Config.Rank
 	canReplay bool
 	timeout   time.Duration // how long a replay may make no progress
 
@@ -71,7 +72,7 @@ type machine struct {
 	consumed     consumed
 	held         heldBatches
 	completeness completeness
-	ranks        []int // that batches of the epoch have named; -1 is of those that name none
+	ranks        []int // of the events of the epoch
 
 	peerMark  inheritedMark
 	snapshots snapshotRecovery

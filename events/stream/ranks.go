@@ -12,12 +12,21 @@ import (
 // maxRanks bounds the ranks that are remembered. A publisher with more of them is whole only after a restart.
 const maxRanks = 1024
 
-// noteRanks looks at the ranks that a batch names, and at what it clears. -1 is the rank of what names none.
+// NoRanks is a Config.Rank.
+const NoRanks = -1
+
+// noteRanks looks at the ranks that a batch names, and at what it clears.
 func noteRanks(m *machine, b *events.Batch) {
+	meant := func(rank int) int {
+		if rank < 0 || m.cfg.rank == NoRanks {
+			return m.cfg.rank
+		}
+		return rank
+	}
 	for i := range b.Events {
-		rank := b.Rank
+		rank := meant(b.Rank)
 		if own := b.Events[i].Rank; own != nil {
-			rank = *own
+			rank = meant(*own)
 		}
 		if len(m.ranks) < maxRanks && !slices.Contains(m.ranks, rank) {
 			m.ranks = append(m.ranks, rank)
@@ -25,7 +34,7 @@ func noteRanks(m *machine, b *events.Batch) {
 		}
 	}
 	if !m.cfg.partial && clearsEverything(b) {
-		m.completeness.noteClear(b.Rank, m.ranks)
+		m.completeness.noteClear(meant(b.Rank), m.ranks)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"example.com/conductor/events"
 )
 
-// decodeRanked is decodeText of batches that name a rank: 1 with an x, 2 with a y, else 0.
+// decodeRanked is decodeText of batches that name a rank: 1 with an x, 2 with a y, none with a z, else 0.
 func decodeRanked(p []byte) (events.Batch, error) {
 	b, err := decodeText(p)
 	b.Rank = 0
@@ -16,6 +16,8 @@ func decodeRanked(p []byte) (events.Batch, error) {
 		b.Rank = 1
 	case strings.Contains(string(p), "y"):
 		b.Rank = 2
+	case strings.Contains(string(p), "z"):
+		b.Rank = -1
 	}
 	return b, err
 }
@@ -37,6 +39,12 @@ func TestClearsOfRanks(t *testing.T) {
 	f("up 57 58c 59x", "57 58 59 =partial:history_unknown")
 	f("up 57 58c 59x 60xc", "57 58 59 60 =synced")
 	f("up 57 58c 59xc 60y", "57 58 59 60 =partial:history_unknown")
+	// What names no rank is of the registered one. Ranks of a pool mean nothing.
+	f("up 57 58z 59c", "57 58 59 =synced")
+	f("up 57 58x 59zc 60xc", "57 58 59 60 =synced")
+	f = cases(t, machineConfig{decode: decodeRanked, rank: NoRanks})
+	f("up 57 58x 59y 60zc", "57 58 59 60 =synced")
+	f = cases(t, machineConfig{decode: decodeRanked})
 	// The history of a new publisher is whole, and so is it of all ranks.
 	f("up 0 1x 2c 3y", "0 1 2 3 =synced")
 }

@@ -134,6 +134,8 @@ type Config struct {
 	// FirstSeq is the number of a publisher's first batch: 0, for the Mooncake
 	// master 1.
 	FirstSeq uint64
+	// Rank is that of batches and events which name none. NoRanks says that ranks mean nothing, as those of a pool.
+	Rank int
 	// PartialClears says that a clear of the publisher leaves blocks, so that what was
 	// missed before it still matters.
 	PartialClears bool
@@ -318,6 +320,7 @@ func Open(cfg Config) *Stream {
 		machine: newMachine(machineConfig{
 			firstSeq:  cfg.FirstSeq,
 			partial:   cfg.PartialClears,
+			rank:      cfg.Rank,
 			canReplay: cfg.ReplayEndpoint != "",
 			timeout:   cfg.ReplayTimeout,
 
