@@ -142,8 +142,8 @@ state, why it is that, and the codes of their findings. Below the table are the 
 full, engines that have not told where they publish, and events that no source claims; if
 they are many, one line for all of a kind. "conductor doctor" says what to do.
 
-With --watch it goes on, and prints the line of a source again whenever its state, the
-reason or its findings change, until Ctrl-C.`,
+With --watch it goes on, and prints the line of a source again whenever its state or WHY
+changes, and once when it has no more what the flags ask for, until Ctrl-C.`,
 		Example: "  conductor services\n" +
 			"  conductor services --instance 'prefill-*' --state stale,partial\n" +
 			"  conductor services --model deepseek --watch\n" +
@@ -196,12 +196,8 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 		cmd.PrintErrln(cli.Printable(f.filter.whyNone(all)))
 	}
 	if f.watch {
-		w := &sourceWatch{table: table, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(),
-			read: func(ctx context.Context) (*servicesAnswer, error) {
-				answer, err := readServices(ctx, server)
-				f.filter.apply(answer)
-				return answer, err
-			}}
+		w := &sourceWatch{table: table, out: cmd.OutOrStdout(), errs: cmd.ErrOrStderr(), shown: f.filter.passes,
+			read: func(ctx context.Context) (*servicesAnswer, error) { return readServices(ctx, server) }}
 		w.follow(ctx, answer)
 	}
 	return nil

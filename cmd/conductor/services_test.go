@@ -142,6 +142,7 @@ func TestWatchOfServices(t *testing.T) {
 		var out, errs strings.Builder
 		n := 0
 		w := &sourceWatch{table: &sourceTable{widths: make([]int, len(sourceColumns))}, out: &out, errs: &errs,
+			shown: func(*client.Service) bool { return true },
 			read: func(context.Context) (*servicesAnswer, error) {
 				if n++; n == len(looks)-1 {
 					cancel()
@@ -165,4 +166,42 @@ func TestWatchOfServices(t *testing.T) {
 			t.Errorf("%q after %s", errs.String(), time.Since(began))
 		}
 	})
+}
+
+// TestWatchOfChosenServices holds that a source which no longer has what the flags ask for is printed as it is now, once, and
+// is gone only if the server has it no more.
+func TestWatchOfChosenServices(t *testing.T) {
+	list := func(states ...string) *servicesAnswer {
+		answer := new(servicesAnswer)
+		for i, state := range states {
+			if state != "" {
+				answer.Services = append(answer.Services, client.Service{InstanceID: string(rune('a' + i)), State: state})
+			}
+		}
+		return answer
+	}
+	var next *servicesAnswer
+	var out strings.Builder
+	w := &sourceWatch{table: new(sourceTable), out: &out, errs: &out,
+		shown: func(s *client.Service) bool { return s.State == "stale" },
+		read:  func(context.Context) (*servicesAnswer, error) { return next, nil }}
+	w.known = w.choose(list("stale", "stale", "synced"))
+	f := func(want string, states ...string) {
+		t.Helper()
+		out.Reset()
+		next = list(states...)
+		w.look(t.Context())
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			words := strings.Fields(line)
+			got = append(got, words[0]+" "+words[3])
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%q: got %q, want %s", states, got, want)
+		}
+	}
+	f("a synced, b gone", "synced", "", "synced")
+	f("", "partial", "", "")
+	f("a stale", "stale", "", "")
+	f("b stale, a gone", "", "stale")
 }
