@@ -132,6 +132,7 @@ func indexerCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	cmd.SetVersionTemplate(cli.VersionTemplate)
 	cmd.SetFlagErrorFunc(cli.FlagError)
 	cmd.Flags().SortFlags = false
 	flags := addIndexerFlags(cmd.Flags(), indexerPort)

@@ -185,6 +185,16 @@ func TestIndexerName(t *testing.T) {
 	}
 }
 
+// TestIndexerVersion holds that --version prints the version alone, as the other programs do.
+func TestIndexerVersion(t *testing.T) {
+	t.Parallel()
+	own, err := command("--version").Output()
+	must.Succeed(t, err)
+	if out, err := asIndexer(t, "--version").Output(); err != nil || !bytes.Equal(out, own) {
+		t.Errorf("%q, want %q: %v", out, own, err)
+	}
+}
+
 // TestIndexerServes starts the program under Dynamo's name with a worker that is
 // not there, rotates its access log and stops it.
 func TestIndexerServes(t *testing.T) {

@@ -39,10 +39,13 @@ func (b *Build) addSettings() {
 	}
 }
 
+// VersionTemplate is how --version prints the version: alone, so that scripts need not cut it out.
+const VersionTemplate = "{{.Version}}\n"
+
 // AddVersion adds the command version and the flag --version to a program.
 func AddVersion(root *cobra.Command, b Build) {
 	root.Version = b.Version
-	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetVersionTemplate(VersionTemplate)
 	var asJSON *bool
 	cmd := &cobra.Command{
 		Use:   "version",
