@@ -203,7 +203,7 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// printJSON prints the answer of the server, without the sources that the flags leave out.
+// printJSON prints the answer of the server, without what the flags leave out.
 func (f *servicesFlags) printJSON(ctx context.Context, server *cli.Client, out io.Writer) error {
 	path := servicesPath
 	if f.fleet {
@@ -216,30 +216,11 @@ func (f *servicesFlags) printJSON(ctx context.Context, server *cli.Client, out i
 	if !f.filter.given() {
 		return cli.PrintJSON(out, answer)
 	}
-	var parts map[string]json.RawMessage
-	var rows []json.RawMessage
-	if err := json.Unmarshal(answer, &parts); err != nil {
-		return err
-	}
-	if err := json.Unmarshal(parts["services"], &rows); err != nil {
-		return err
-	}
-	kept := []json.RawMessage{}
-	for _, row := range rows {
-		var s client.Service
-		if err := json.Unmarshal(row, &s); err != nil {
-			return err
-		}
-		if f.filter.passes(&s) {
-			kept = append(kept, row)
-		}
-	}
-	text, err := json.Marshal(kept)
+	chosen, err := f.filter.applyJSON(answer)
 	if err != nil {
 		return err
 	}
-	parts["services"] = text
-	return cli.PrintJSON(out, parts)
+	return cli.PrintJSON(out, chosen)
 }
 
 // fleetPath has the sources of all replicas.

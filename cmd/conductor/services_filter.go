@@ -1,9 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -100,10 +102,65 @@ func (f *sourceFilter) apply(answer *servicesAnswer) {
 		return
 	}
 	answer.Services = slices.DeleteFunc(answer.Services, func(s client.Service) bool { return !f.passes(&s) })
-	answer.Discovery = slices.DeleteFunc(answer.Discovery, func(d askedRow) bool {
-		return f.given("model", "state", "finding") || !f.passes(&client.Service{InstanceID: d.InstanceID, TenantID: d.TenantID})
-	})
+	answer.Discovery = slices.DeleteFunc(answer.Discovery, func(d askedRow) bool { return !f.passesAsked(&d) })
+	answer.Unregistered = slices.DeleteFunc(answer.Unregistered, func(u unregisteredRow) bool { return !f.passesUnregistered(&u) })
 	answer.LMCache, answer.Unclaimed = nil, nil
+}
+
+// passesAsked reports whether an engine that is asked where it publishes is to be shown.
+func (f *sourceFilter) passesAsked(d *askedRow) bool {
+	return !f.given("model", "state", "finding") && f.passes(&client.Service{InstanceID: d.InstanceID, TenantID: d.TenantID})
+}
+
+// passesUnregistered reports whether something that queries ask for and no engine is registered for is to be shown.
+func (f *sourceFilter) passesUnregistered(u *unregisteredRow) bool {
+	return !f.given("instance", "state", "finding") && f.passes(&client.Service{TenantID: u.TenantID, ModelName: u.ModelName})
+}
+
+// applyJSON does what apply does, and leaves all that it does not know as it is.
+func (f *sourceFilter) applyJSON(answer []byte) (map[string]json.RawMessage, error) {
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(answer, &parts); err != nil {
+		return nil, err
+	}
+	n, err := keepRows(parts, "services", f.passes)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = keepRows(parts, "discovery", f.passesAsked); err != nil {
+		return nil, err
+	}
+	if _, err = keepRows(parts, "unregistered", f.passesUnregistered); err != nil {
+		return nil, err
+	}
+	delete(parts, "lmcache")
+	delete(parts, "unclaimed")
+	parts["count"] = json.RawMessage(strconv.Itoa(n))
+	return parts, nil
+}
+
+// keepRows keeps the rows of a list that pass, and returns how many these are. Lists that the answer does not have are left out.
+func keepRows[T any](parts map[string]json.RawMessage, name string, passes func(*T) bool) (int, error) {
+	if parts[name] == nil {
+		return 0, nil
+	}
+	var rows []json.RawMessage
+	if err := json.Unmarshal(parts[name], &rows); err != nil {
+		return 0, err
+	}
+	kept := []json.RawMessage{}
+	for _, text := range rows {
+		row := new(T)
+		if err := json.Unmarshal(text, row); err != nil {
+			return 0, err
+		}
+		if passes(row) {
+			kept = append(kept, text)
+		}
+	}
+	var err error
+	parts[name], err = json.Marshal(kept)
+	return len(kept), err
 }
 
 // whyNone says why no source of all is shown.

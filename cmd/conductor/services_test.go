@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -42,7 +43,7 @@ func listed() *servicesAnswer {
 func listedServer(t *testing.T, answer *servicesAnswer) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		must.Report(t, json.NewEncoder(w).Encode(map[string]any{"services": answer.Services, "discovery": []any{}, "more": 1}))
+		must.Report(t, json.NewEncoder(w).Encode(map[string]any{"count": len(answer.Services), "services": answer.Services, "more": 1}))
 	}))
 	t.Cleanup(server.Close)
 	return server.URL
@@ -102,6 +103,10 @@ func TestServicesOfALargeFleet(t *testing.T) {
 		t.Errorf("--json: %d, %d of them stale, %d", len(whole.Services), len(chosen.Services), chosen.More)
 	}
 
+	if part, _ := run("--json", "--fleet", "--instance", "prefill-7"); !strings.Contains(part, `"count": 1,`) {
+		t.Errorf("--json --fleet: %.200s", part)
+	}
+
 	_, none, errs := runCLI("services", "--server", listedServer(t, new(servicesAnswer)))
 	if strings.Count(none, "\n") != 1 || errs != "no source is registered: conductor register adds one\n" {
 		t.Errorf("none: %q %q", none, errs)
@@ -118,6 +123,38 @@ func TestServicesOfALargeFleet(t *testing.T) {
 	refused(`--instance: "a[" is no pattern: a [ needs its ], or a \ before it`, "--instance", "a[")
 	refused(`--json and --watch exclude each other`, "--json", "--watch")
 	refused(`--fleet and --state exclude each other`, "--fleet", "--state", "stale")
+}
+
+// TestChosenJSON holds that an answer in JSON has of each list the rows that the flags ask for, and the count of its sources.
+func TestChosenJSON(t *testing.T) {
+	const answer = `{"count":2,"services":[{"InstanceID":"a","TenantID":"t","ModelName":"m","State":"stale"},` +
+		`{"InstanceID":"b","TenantID":"u","ModelName":"n","State":"synced"}],` +
+		`"discovery":[{"InstanceID":"a","TenantID":"t"},{"InstanceID":"c","TenantID":"u"}],"lmcache":[{"InstanceID":"a"}],` +
+		`"unclaimed":[{"Topic":"kv"}],"unregistered":[{"TenantID":"t","ModelName":"x"},{"TenantID":"u","ModelName":"n"}],` +
+		`"tenants":["t","u"]}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, answer) }))
+	defer server.Close()
+	type row struct{ InstanceID, ModelName string }
+	var got struct {
+		Count                                                 int
+		Services, Discovery, LMCache, Unclaimed, Unregistered []row
+		Tenants                                               []string
+	}
+	f := func(want string, flags ...string) {
+		t.Helper()
+		_, out, _ := runCLI(append([]string{"services", "--json", "--server", server.URL}, flags...)...)
+		got.Count, got.Services, got.Discovery, got.LMCache, got.Unclaimed, got.Unregistered = -1, nil, nil, nil, nil, nil
+		must.Succeed(t, json.Unmarshal([]byte(out), &got))
+		if text := fmt.Sprint(got); text != want {
+			t.Errorf("%q:\ngot  %s\nwant %s", flags, text, want)
+		}
+	}
+	f("{2 [{a m} {b n}] [{a } {c }] [{a }] [{ }] [{ x} { n}] [t u]}")
+	f("{1 [{a m}] [{a }] [] [] [] [t u]}", "--instance", "a")
+	f("{1 [{a m}] [{a }] [] [] [{ x}] [t u]}", "--tenant", "t")
+	f("{1 [{b n}] [] [] [] [{ n}] [t u]}", "--model", "n")
+	f("{1 [{a m}] [] [] [] [] [t u]}", "--state", "stale")
+	f("{0 [] [{c }] [] [] [] [t u]}", "--instance", "c")
 }
 
 // TestWatchOfServices holds which sources are printed again, and what is said while the server does not answer.
