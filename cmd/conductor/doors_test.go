@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf16"
@@ -23,6 +24,9 @@ import (
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
 )
+
+// advised finds a header to send in an answer, or the codec to use.
+var advised = regexp.MustCompile(`(Content-(?:Type|Encoding))(?:: | must be )([a-z/]+)|this path reads (\w+) alone`)
 
 // TestRequestsThatAreNearlyRight asks every listener as clients do that have a header, an encoding or a path a little wrong: they
 // are answered, or learn what to send.
@@ -96,14 +100,21 @@ func TestRequestsThatAreNearlyRight(t *testing.T) {
 	f("dynamo", "POST /query", bom+text, inJSON, 404, "no indexer for model=m")
 	f(every, "POST /register", bom, inJSON, 400, "")
 	f(every, "POST /admin/explain", bom+"{}", inJSON, 400, "required")
+	f(first, "POST /query", packed, inJSON, 400, "Content-Type: application/msgpack")
+	f(every, "POST /conductor/v1/query", packed, inJSON, 400, "Content-Type: application/msgpack")
+	f(every, "POST /conductor/v1/query_batch", packed, inJSON, 400, "msgpack; this path reads JSON alone")
+	f("conductor-json-v2 dynamo", "POST /query", packed, inJSON, 400, "msgpack; this path reads JSON alone")
+	f("conductor-json-v2", "POST /query", packed, asPacked, 400, "msgpack; this path reads JSON alone")
 	for body, want := range map[string]string{
-		packed: "Content-Type: application/msgpack", zipped.String(): "Content-Encoding: gzip", wide: "UTF-16; send it in UTF-8",
+		zipped.String(): "Content-Encoding: gzip", wide: "UTF-16; send it in UTF-8",
 		"model=m&block_size=16": "it looks like a form; send JSON",
 	} {
 		f("conductor conductor-json-v2 dynamo", "POST /query", body, inJSON, 400, want)
 		f(every, "POST /conductor/v1/query", body, inJSON, 400, want)
 	}
-	f("conductor conductor-msgpack", "POST /query", plain, asPacked, 400, "Content-Type: application/json")
+	f(first, "POST /query", plain, asPacked, 400, "Content-Type: application/json")
+	f(every, "POST /conductor/v1/query", plain, asPacked, 400, "Content-Type: application/json")
+	f("conductor-msgpack", "POST /query", plain, asPacked, 400, "JSON; this path reads msgpack alone")
 	f(every, "POST /conductor/v1/query", plain, inJSON+"; Content-Encoding: gzip", 400, "leave Content-Encoding out")
 	f(every, "POST /conductor/v1/query", plain, inJSON+"; Content-Encoding: zstd", 400, "leave Content-Encoding out")
 	f(every, "POST /conductor/v1/query", plain, inJSON+"; Content-Encoding: deflate", 415, "gzip and zstd are")
@@ -111,6 +122,42 @@ func TestRequestsThatAreNearlyRight(t *testing.T) {
 	f(every, "POST /conductor/v1/query", plain+"\n"+plain, inJSON, 400, "one object is expected")
 	f(every, "POST /conductor/v1/query", "", inJSON, 400, "request body is empty")
 	f(every, "POST /conductor/v1/query", "["+plain+"]", inJSON, 400, "request body must be a JSON object")
+
+	// Who does what an answer says is served.
+	codings := map[string]string{"gzip": zipped.String(), "JSON": plain, "msgpack": packed}
+	paths := strings.Fields("/query /query_by_hash /register /unregister /query_batch /routed /feedback " +
+		"/conductor/v1/query /conductor/v1/query_batch /conductor/v1/routed /conductor/v1/unregister /dynamo/v1/query /admin/explain")
+	for root, h := range listeners {
+		for _, path := range paths {
+			for name, src := range codings {
+				for _, kind := range []string{"application/json", "application/msgpack"} {
+					headers, advice := http.Header{"Content-Type": {kind}}, ""
+					for range 4 {
+						r := httptest.NewRequest("POST", path, strings.NewReader(src))
+						r.Header = headers.Clone()
+						rec := httptest.NewRecorder()
+						h.ServeHTTP(rec, r)
+						advice = ""
+						if m := advised.FindStringSubmatch(rec.Body.String()); m != nil {
+							advice = m[0]
+							if m[1] != "" {
+								headers.Set(m[1], m[2])
+							} else {
+								src = codings[m[3]]
+								headers.Set("Content-Type", "application/"+strings.ToLower(m[3]))
+							}
+						}
+						if advice == "" {
+							break
+						}
+					}
+					if advice != "" {
+						t.Errorf("%s: %s with %s as %s: %q has been done", root, path, name, kind, advice)
+					}
+				}
+			}
+		}
+	}
 
 	// Paths and methods.
 	for _, path := range []string{"/query/", "//query", "/query//", "/conductor/v1/query/", "/conductor//v1/query"} {

@@ -62,9 +62,9 @@ func dialectRouter(root string, c *conductor.Conductor, d *dynamo.Dialect, opts 
 	case config.Dynamo:
 		d.MountRoot(r)
 	case config.ConductorMsgpack:
-		server.Dialects{inMsgpack}.MountRoot(r)
+		server.Dialects{alone(second, body.Msgpack)}.MountRoot(r)
 	case config.ConductorJSONV2:
-		server.Dialects{inJSON}.MountRoot(r)
+		server.Dialects{alone(second, body.JSON)}.MountRoot(r)
 	default:
 		published.MountRoot(r)
 	}
@@ -74,6 +74,12 @@ func dialectRouter(root string, c *conductor.Conductor, d *dynamo.Dialect, opts 
 		r.Use(redirectSlash(r.Routes()))
 	}
 	return r
+}
+
+// alone returns the dialect of the second server in a codec, for a path that has no other dialect.
+func alone(cfg mooncake.Config, codec body.Codec) server.Dialect {
+	cfg.Codec, cfg.Alone = codec, true
+	return mooncake.New(cfg)
 }
 
 // redirectSlash redirects a request that has no route because it lacks the slash at the end of its path, such as that of a page

@@ -48,6 +48,8 @@ type Config struct {
 	Version string
 	// Codec is that of requests.
 	Codec body.Codec
+	// Alone says that no other dialect reads bodies at its paths, in another codec.
+	Alone bool
 }
 
 // handlers answer requests.

@@ -180,7 +180,7 @@ func (d *handlers) parse(r *body.Request, of body.Shape, tail bool) (fields, err
 		if err == nil {
 			return f, nil
 		}
-		if looks := body.Looks(r.Src, codec); looks != "" {
+		if looks := body.Looks(r.Src, codec, d.also()...); looks != "" {
 			return f, d.invalid("request body is not msgpack: " + looks)
 		}
 		return f, d.invalid(map[string]string{
@@ -189,7 +189,7 @@ func (d *handlers) parse(r *body.Request, of body.Shape, tail bool) (fields, err
 		}[err.Reason])
 	}
 	if err != nil {
-		if looks := body.Looks(r.Src, codec); looks != "" {
+		if looks := body.Looks(r.Src, codec, d.also()...); looks != "" {
 			return f, d.invalid("request body is not JSON: " + looks)
 		}
 	}
@@ -204,6 +204,14 @@ func (d *handlers) parse(r *body.Request, of body.Shape, tail bool) (fields, err
 	}
 	sortFields(members)
 	return f, nil
+}
+
+// also returns the codecs that other dialects read at the same paths.
+func (d *handlers) also() []body.Codec {
+	if d.cfg.Alone {
+		return nil
+	}
+	return []body.Codec{body.Msgpack - d.cfg.Codec}
 }
 
 func sortFields(members []body.Member) {

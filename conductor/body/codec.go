@@ -14,6 +14,9 @@ const (
 	Msgpack
 )
 
+// String returns the name of the codec.
+func (c Codec) String() string { return [...]string{JSON: "JSON", Msgpack: "msgpack"}[c] }
+
 // ContentType returns the media type of bodies in the codec, as answers name it.
 func (c Codec) ContentType() string { return contentTypes[c][0] }
 

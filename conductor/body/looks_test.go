@@ -10,9 +10,9 @@ import (
 
 // TestLooks holds what bodies that cannot be read seem to be.
 func TestLooks(t *testing.T) {
-	f := func(src string, in Codec, want string) {
+	f := func(src string, in Codec, want string, also ...Codec) {
 		t.Helper()
-		if got := Looks([]byte(src), in); (want == "") != (got == "") || !strings.Contains(got, want) {
+		if got := Looks([]byte(src), in, also...); (want == "") != (got == "") || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", src, got, want)
 		}
 	}
@@ -22,14 +22,15 @@ func TestLooks(t *testing.T) {
 		f("\x78\x9c\x03", in, "deflate, which is not supported")
 		f("", in, "")
 	}
-	f(`{"model":"m"}`, Msgpack, "Content-Type: application/json")
+	f(`{"model":"m"}`, Msgpack, "JSON, which needs the header Content-Type: application/json", JSON)
+	f(`{"model":"m"}`, Msgpack, "JSON; this path reads msgpack alone")
 	f("\x81\xa1", Msgpack, "")
 	f("\xff\xfe{\x00", JSON, "UTF-16; send it in UTF-8")
 	f("\xfe\xff\x00{", JSON, "UTF-16")
 	f("{\x00\"\x00", JSON, "UTF-16")
 	f("\x00{\x00\"", JSON, "UTF-16")
-	f("\x85\xa5model", JSON, "Content-Type: application/msgpack")
-	f("\xde\x00\x10", JSON, "Content-Type: application/msgpack")
+	f("\x85\xa5model", JSON, "msgpack, which needs the header Content-Type: application/msgpack", Msgpack)
+	f("\xde\x00\x10", JSON, "msgpack; this path reads JSON alone")
 	f("model=m&block_size=16", JSON, "a form; send JSON")
 	f("--x\r\nContent-Disposition: form-data", JSON, "a form; send JSON")
 	f("'{}'", JSON, "quote of a shell")

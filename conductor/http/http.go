@@ -18,6 +18,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/membership"
 	"example.com/conductor/conductor/reply"
@@ -52,8 +53,8 @@ func Dialect(c *conductor.Conductor, opts Options) server.Dialect {
 	return server.Dialect{Refuse: reply.RefuseRoute, Routes: []server.Route{
 		{Method: http.MethodPost, Path: "/register", Handle: reply.Wrap(a.register)},
 		{Method: http.MethodPost, Path: "/unregister", Handle: reply.Wrap(a.unregister)},
-		{Method: http.MethodPost, Path: "/query", Handle: a.queryHandler(queryFields, a.answerOne(a.readTokens))},
-		{Method: http.MethodPost, Path: "/query_by_hash", Handle: a.queryHandler(hashFields, a.answerOne(a.readHashes))},
+		{Method: http.MethodPost, Path: "/query", Handle: a.queryHandler(queryFields, a.answerOne(a.readTokens), body.Msgpack)},
+		{Method: http.MethodPost, Path: "/query_by_hash", Handle: a.queryHandler(hashFields, a.answerOne(a.readHashes), body.Msgpack)},
 		{Method: http.MethodPost, Path: "/query_batch", Handle: a.queryHandler(batchFields, a.answerBatch)},
 		{Method: http.MethodPost, Path: "/routed", Handle: a.routedHandler, Packed: true},
 		{Method: http.MethodDelete, Path: "/routed/*id", Handle: reply.Wrap(a.takeBack), Packed: true},

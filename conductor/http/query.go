@@ -55,19 +55,20 @@ func (a *api) readHashes(f *fields, r *body.Request) given {
 type promptReader func(*fields, *body.Request) given
 
 // queryHandler returns the handler of a query with a body of a shape. answer writes the answer
-// within a slot.
-func (a *api) queryHandler(s body.Shape, answer func(*fields, *body.Request) error) server.Handler {
-	return func(g *gin.Context, codec body.Codec) { a.answerWithin(g, body.JSON, codec, s, answer) }
+// within a slot. also are the codecs of bodies that another dialect reads at the path.
+func (a *api) queryHandler(s body.Shape, answer func(*fields, *body.Request) error, also ...body.Codec) server.Handler {
+	return func(g *gin.Context, codec body.Codec) { a.answerWithin(g, body.JSON, codec, s, answer, also...) }
 }
 
 // answerWithin reads a body in codec in and answers in codec. If answer writes nothing, the status is 204.
-func (a *api) answerWithin(g *gin.Context, in, codec body.Codec, s body.Shape, answer func(*fields, *body.Request) error) {
+func (a *api) answerWithin(g *gin.Context, in, codec body.Codec, s body.Shape, answer func(*fields, *body.Request) error,
+	also ...body.Codec) {
 	r := body.Get()
 	defer r.Release()
 	r.Codec, r.HTML = codec, true
 	f := pooledFields.Get().(*fields)
 	defer f.release()
-	if err := a.readAndAnswer(g, in, r, f, s, answer); err != nil && !completeAnswer(g, r, err) {
+	if err := a.readAndAnswer(g, in, r, f, s, answer, also...); err != nil && !completeAnswer(g, r, err) {
 		return
 	}
 	if len(r.Out) == 0 {
@@ -94,7 +95,7 @@ func completeAnswer(g *gin.Context, r *body.Request, err error) bool {
 // readAndAnswer reads a request with a body of a shape, in a codec, into f, and lets answer answer it when its turn
 // has come.
 func (a *api) readAndAnswer(g *gin.Context, in body.Codec, r *body.Request, f *fields, s body.Shape,
-	answer func(*fields, *body.Request) error) error {
+	answer func(*fields, *body.Request) error, also ...body.Codec) error {
 	detail, err := reply.ReadFlag(g, "detail")
 	if err != nil {
 		return err
@@ -111,7 +112,7 @@ func (a *api) readAndAnswer(g *gin.Context, in body.Codec, r *body.Request, f *f
 		return err
 	}
 	return a.opts.Admission.Do(g, func() error {
-		read, err := scanBody(r, in, s, a.opts.MaxTokens)
+		read, err := scanBody(r, in, s, a.opts.MaxTokens, also...)
 		if err != nil {
 			return err
 		}

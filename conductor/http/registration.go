@@ -88,7 +88,7 @@ func (f *fields) registration() (r registration.Registration, discover string, a
 func (a *api) register(g *gin.Context) (any, error) {
 	in := body.Get()
 	defer in.Release()
-	f, err := a.readForm(g, in, registrationFields)
+	f, err := a.readForm(g, in, registrationFields, body.Msgpack)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (a *api) stopAsking(g *gin.Context, key registration.Key) (bool, error) {
 func (a *api) unregister(g *gin.Context) (any, error) {
 	in := body.Get()
 	defer in.Release()
-	f, err := a.readObject(g, in, keyFields)
+	f, err := a.readObject(g, in, keyFields, body.Msgpack)
 	if err != nil {
 		return nil, err
 	}

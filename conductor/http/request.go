@@ -14,19 +14,20 @@ import (
 	"example.com/conductor/conductor/reply"
 )
 
-// readObject reads one JSON object of a shape within the size limit, and returns its fields.
-func (a *api) readObject(g *gin.Context, r *body.Request, s body.Shape) (fields, error) {
+// readObject reads one JSON object of a shape within the size limit, and returns its fields. also are the codecs that the
+// path reads besides, in whichever dialect.
+func (a *api) readObject(g *gin.Context, r *body.Request, s body.Shape, also ...body.Codec) (fields, error) {
 	if err := r.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
 		return fields{}, err
 	}
-	return scanBody(r, body.JSON, s, a.opts.MaxTokens)
+	return scanBody(r, body.JSON, s, a.opts.MaxTokens, also...)
 }
 
 // readForm reads the body of a request that is no query, and notes the warnings about its unknown fields.
-func (a *api) readForm(g *gin.Context, r *body.Request, s body.Shape) (f fields, err error) {
+func (a *api) readForm(g *gin.Context, r *body.Request, s body.Shape, also ...body.Codec) (f fields, err error) {
 	strict, err := reply.ReadFlag(g, "strict")
 	if err == nil {
-		f, err = a.readObject(g, r, s)
+		f, err = a.readObject(g, r, s, also...)
 	}
 	if err == nil {
 		f.warnings, err = a.checkNames(r, body.JSON, s, strict, true)
@@ -36,13 +37,13 @@ func (a *api) readForm(g *gin.Context, r *body.Request, s body.Shape) (f fields,
 
 // scanBody reads the body in r.Src, in a codec. Text behind the object is an error, and so is text in JSON that
 // is not UTF-8.
-func scanBody(r *body.Request, in body.Codec, s body.Shape, limit int) (fields, error) {
+func scanBody(r *body.Request, in body.Codec, s body.Shape, limit int, also ...body.Codec) (fields, error) {
 	members, end, err := r.Scan(s, body.Options{Codec: in, Limit: limit})
 	switch {
 	case in == body.Msgpack && (err != nil || end < len(r.Src)):
-		return fields{}, wordPackedError(r.Src, err)
+		return fields{}, wordPackedError(r.Src, err, also...)
 	case err != nil:
-		return fields{}, wordSyntaxError(r.Src, err)
+		return fields{}, wordSyntaxError(r.Src, err, also...)
 	}
 	if name := body.Repeated(members); name != "" {
 		return fields{}, duplicateField(name)
@@ -55,8 +56,8 @@ func duplicateField(name string) error {
 }
 
 // wordSyntaxError words an error of a body that is not a JSON object, as encoding/json does.
-func wordSyntaxError(src []byte, e *body.Error) error {
-	if looks := body.Looks(src, body.JSON); looks != "" {
+func wordSyntaxError(src []byte, e *body.Error, also ...body.Codec) error {
+	if looks := body.Looks(src, body.JSON, also...); looks != "" {
 		return invalidJSON("request body is not JSON: " + looks)
 	}
 	if !utf8.Valid(src) {
@@ -83,9 +84,9 @@ func wordSyntaxError(src []byte, e *body.Error) error {
 }
 
 // wordPackedError words an error of a body that is not a map in msgpack; nil is one of the bytes behind the map.
-func wordPackedError(src []byte, e *body.Error) error {
+func wordPackedError(src []byte, e *body.Error, also ...body.Codec) error {
 	text := "Invalid msgpack object"
-	switch looks := body.Looks(src, body.Msgpack); {
+	switch looks := body.Looks(src, body.Msgpack, also...); {
 	case looks != "":
 		text = "request body is not msgpack: " + looks
 	case e == nil:

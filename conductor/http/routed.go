@@ -40,13 +40,16 @@ var notShared = [...]string{"token_ids", "token_ids_b64", "seq_hashes", "block_h
 // maxSeconds bounds a ttl in seconds, far beyond what a report may have, so that it fits into a time.Duration.
 const maxSeconds = 1e9
 
+// eitherCodec is what a report may be written in.
+var eitherCodec = []body.Codec{body.JSON, body.Msgpack}
+
 // routedHandler notes where prompts go: POST /routed. The answer is empty unless there is something to say.
 func (a *api) routedHandler(g *gin.Context, codec body.Codec) {
 	in := body.JSON
 	if server.Speaks(g.GetHeader("Content-Type"), body.Msgpack) {
 		in = body.Msgpack
 	}
-	a.answerWithin(g, in, codec, routedFields, a.routed)
+	a.answerWithin(g, in, codec, routedFields, a.routed, eitherCodec...)
 }
 
 // takeBack takes a report back: DELETE /routed/ID?tenant_id=TENANT.
