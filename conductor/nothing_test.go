@@ -168,6 +168,37 @@ func TestNothingCountsEnds(t *testing.T) {
 			t.Errorf("queries bring digests: %s", found)
 		}
 	})
+	// A few conversations whose beginning came before the server are no error.
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.run("register s replay=no")
+		for i := range 4 {
+			b.run(fmt.Sprintf("store s path=old%d/new%d from=1", i, i))
+		}
+		time.Sleep(15 * time.Minute)
+		synctest.Wait()
+		if found := b.finding("nothing_counts"); found != "" {
+			t.Errorf("they wait for their parents: %s", found)
+		}
+	})
+	// Most of a pool is cold: no engine has announced it since the server began. That some is known shows that all fits.
+	inBubble(t, func(t *testing.T, b *bench) {
+		a := &announcer{bench: b}
+		b.run("register s replay=no")
+		b.run("register pool type=Mooncake replay=no")
+		a.objects("pool", "cpu", "stored", 100)
+		later()
+		if b.finding("nothing_counts") == "" {
+			t.Error("no engine announces anything of the pool")
+		}
+		for i := range 4 {
+			b.publish(args{word: "s"}, map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(i + 1)}, "medium": "gpu",
+				"parent_block_hash": nil, "block_size": 16, "token_ids": tokensOf(fmt.Sprint(i), 16)})
+		}
+		later()
+		if found := b.finding("nothing_counts"); found != "" {
+			t.Errorf("the rest is cold: %s", found)
+		}
+	})
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.run("register s replay=no profile=" + hash.AlgorithmSHA256 + "/0")
 		bare(b, "s", 100)

@@ -52,3 +52,34 @@ func TestSilentOnlyWhereQueriesTell(t *testing.T) {
 		})
 	}
 }
+
+// TestSilentByQueriesThatTell: queries about one instance, or of those whose other engine has computed all, tell nothing of an
+// engine.
+func TestSilentByQueriesThatTell(t *testing.T) {
+	f := func(name string, query func(b *bench, i int)) {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				b.run("register A")
+				b.run("register B")
+				b.run("store A path=a/b")
+				b.run("store B path=x")
+				for i := range 600 {
+					query(b, i)
+					time.Sleep(time.Second)
+				}
+				synctest.Wait()
+				if found := b.finding("silent"); found != "" {
+					t.Error(found)
+				}
+			})
+		})
+	}
+	f("one instance after the other", func(b *bench, i int) {
+		b.run("query path=a/b instance=A")
+		b.run("query path=a/b instance=B")
+	})
+	f("a standby", func(b *bench, i int) {
+		b.run(fmt.Sprintf("query path=n%d", i))
+		b.run(fmt.Sprintf("store A path=n%d", i))
+	})
+}

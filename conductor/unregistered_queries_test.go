@@ -31,8 +31,10 @@ func TestUnregisteredQueries(t *testing.T) {
 		}
 		ask := func(tenant, model string, size int) {
 			t.Helper()
-			must.Succeed(t, c.For(Reader{}).Answer(&match.Query{Tenant: tenant, Model: model, BlockSize: size, Tokens: make([]uint32, 64)},
-				func(*match.Answer) {}))
+			for range 3 { // once is a typing mistake
+				must.Succeed(t, c.For(Reader{}).Answer(&match.Query{Tenant: tenant, Model: model, BlockSize: size,
+					Tokens: make([]uint32, 64)}, func(*match.Answer) {}))
+			}
 		}
 		told := func(tenants scope.Tenants) string {
 			var all []string
@@ -55,9 +57,9 @@ func TestUnregisteredQueries(t *testing.T) {
 		ask("ann", "lama", 16)
 		ask("ann", "llama", 32)
 		ask("ann", "qwen", 16)
-		lama := `ann/lama/16 2: model "lama" is not registered for tenant "ann"; these models are: "llama"`
-		size := `ann/llama/32 1: model "llama" of tenant "ann" is registered with block size 16, not 32`
-		other := `ann/qwen/16 1: model "qwen" is not registered for tenant "ann"; these models are: "llama"`
+		lama := `ann/lama/16 6: model "lama" is not registered for tenant "ann"; these models are: "llama"`
+		size := `ann/llama/32 3: model "llama" of tenant "ann" is registered with block size 16, not 32`
+		other := `ann/qwen/16 3: model "qwen" is not registered for tenant "ann"; these models are: "llama"`
 		f(scope.Tenants{"ann"}, lama, size, other)
 		f(scope.Tenants{"bob"})
 		f(nil, lama, size, other+`; tenant "bob" has it: ask with that tenant_id, or register its engines for tenant "ann"`)
@@ -71,7 +73,7 @@ func TestUnregisteredQueries(t *testing.T) {
 			ask("ann", fmt.Sprint("m", i), 16)
 			time.Sleep(time.Millisecond)
 		}
-		if got := told(nil); strings.Count(got, "\n") != 31 || !strings.Contains(got, "ann/m99/") || strings.Contains(got, "ann/m0/") {
+		if got := told(nil); strings.Count(got, "\n") != 15 || !strings.Contains(got, "ann/m99/") || strings.Contains(got, "ann/m0/") {
 			t.Errorf("of a hundred: %s", got)
 		}
 	})

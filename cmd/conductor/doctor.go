@@ -29,6 +29,8 @@ type advice struct {
 	Severity doctor.Severity `json:"severity"`
 	Text     string          `json:"text"`
 	Runbook  string          `json:"runbook"` // URL of a page that the server has
+
+	cause string // that Text ends with, in brackets; sources that differ in it alone are one entry
 }
 
 // pages has the pages about what is no finding, by code. A finding has its section in docs/findings.md.
@@ -42,7 +44,8 @@ var pages = map[string]string{
 
 // newAdvice returns advice about a finding, a state of a source, or what belongs to no source.
 func newAdvice(base, source, code, text string) advice {
-	return advice{source, code, doctor.SeverityOf(code), text, base + "/docs/" + cmp.Or(pages[code], "findings#"+code)}
+	return advice{Source: source, Code: code, Severity: doctor.SeverityOf(code), Text: text,
+		Runbook: base + "/docs/" + cmp.Or(pages[code], "findings#"+code)}
 }
 
 // adviceOfState says what to do about sources in a state.
@@ -158,9 +161,9 @@ tokens is the field Expected of "conductor services --json" and of GET /services
 	return cmd
 }
 
-// adviceOn says what to do about a source because of its state.
-func adviceOn(s *client.Service, unclaimed []topicRow) string {
-	text := cmp.Or(adviceOfReason[s.Reason], adviceOfState[s.State], "the source is not synced")
+// adviceOn says what to do about a source because of its state, and in brackets what was observed last.
+func adviceOn(s *client.Service, unclaimed []topicRow) (text, cause string) {
+	text = cmp.Or(adviceOfReason[s.Reason], adviceOfState[s.State], "the source is not synced")
 	for _, f := range s.Findings {
 		if f.Code == s.State {
 			text = f.Message
@@ -170,9 +173,9 @@ func adviceOn(s *client.Service, unclaimed []topicRow) string {
 		text = cmp.Or(adviceOnBound(s, unclaimed), text)
 	}
 	if why := cmp.Or(s.LastError, s.Reason); why != "" {
-		text += " (" + why + ")"
+		cause = " (" + why + ")"
 	}
-	return text
+	return text, cause
 }
 
 // examine asks a server how it is. expected has a line for each instance that routers report prompts for.
@@ -209,7 +212,10 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 	for _, s := range services.Services {
 		key := fmt.Sprintf("%s|%s|%d", s.InstanceID, s.TenantID, s.DPRank)
 		if !stream.State(s.State).Ready() {
-			all = append(all, advise(key, s.State, adviceOn(&s, services.Unclaimed)))
+			text, cause := adviceOn(&s, services.Unclaimed)
+			a := advise(key, s.State, text+cause)
+			a.cause = cause
+			all = append(all, a)
 		}
 		for _, f := range s.Findings {
 			if f.Code != s.State && f.Code != doctor.FindingLearned { // the state has its advice
@@ -295,14 +301,15 @@ func printAdvice(out io.Writer, all []advice, each bool) {
 	}
 }
 
-// sameText splits advice of one code by its text, in the order of the first source of each, the largest part first.
+// sameText splits advice of one code by its text without the cause, the largest part first.
 func sameText(all []advice) (parts [][]advice) {
 	at := make(map[string]int)
 	for _, a := range all {
-		i, known := at[a.Text]
+		text := strings.TrimSuffix(a.Text, a.cause)
+		i, known := at[text]
 		if !known {
 			i = len(parts)
-			at[a.Text], parts = i, append(parts, nil)
+			at[text], parts = i, append(parts, nil)
 		}
 		parts[i] = append(parts[i], a)
 	}
@@ -323,5 +330,9 @@ func printEntry(out io.Writer, all []advice) {
 	if len(all) > 1 {
 		names = fmt.Sprintf("%d sources, %s", len(all), names)
 	}
-	cli.Fprintf(out, "%s %s: %s\n  %s\n  %s\n", all[0].Severity, all[0].Code, names, all[0].Text, all[0].Runbook)
+	text := all[0].Text
+	if slices.ContainsFunc(all, func(a advice) bool { return a.Text != text }) {
+		text = strings.TrimSuffix(text, all[0].cause) + strings.Replace(all[0].cause, " (", " (such as: ", 1)
+	}
+	cli.Fprintf(out, "%s %s: %s\n  %s\n  %s\n", all[0].Severity, all[0].Code, names, text, all[0].Runbook)
 }

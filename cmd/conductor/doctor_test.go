@@ -35,14 +35,18 @@ func TestDoctorGroupsSources(t *testing.T) {
 			t.Errorf("%s, want %s", out.String(), want)
 		}
 	}
+	for i := range all[:12] { // the last observation does not part sources with one sentence
+		all[i].cause = fmt.Sprintf(" (port %d)", i)
+		all[i].Text += all[i].cause
+	}
 	f(false, `error stale: 6 sources, e0|default|0, e2|default|0, e4|default|0 and 3 more
-  there has never been a connection
+  there has never been a connection (such as: port 0)
   http://s/docs/findings#stale
 error stale: e1|default|0
-  no connection since 1
+  no connection since 1 (port 1)
   http://s/docs/findings#stale
 error stale: e3|default|0
-  no connection since 3
+  no connection since 3 (port 3)
   http://s/docs/findings#stale
 error stale: 4 more sources, with other sentences: conductor doctor --all lists them
 warning unclaimed_topic: server
@@ -55,8 +59,8 @@ warning silent: e0|default|0
   three
   http://s/docs/findings#silent
 `)
-	f(true, "error stale: e0|default|0\n  there has never been a connection\n  http://s/docs/findings#stale\nerror stale: e1|default|0\n"+
-		"  no connection since 1\n")
+	f(true, "error stale: e0|default|0\n  there has never been a connection (port 0)\n  http://s/docs/findings#stale\n"+
+		"error stale: e1|default|0\n  no connection since 1 (port 1)\n")
 }
 
 // TestDoctorLeadsToPages requires that the page and heading that advice leads to exist, and that runbooks give its severity.

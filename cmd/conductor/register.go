@@ -77,7 +77,8 @@ func (r *changedRank) fault() string {
 func (r *changedRank) readState(s *client.Service, unclaimed []topicRow) {
 	r.State, r.Reason, r.advice, r.Findings = s.State, cmp.Or(s.Reason, s.LastError), "", nil
 	if !stream.State(s.State).Ready() {
-		r.advice = adviceOn(s, unclaimed)
+		text, cause := adviceOn(s, unclaimed)
+		r.advice = text + cause
 	}
 	for _, f := range s.Findings {
 		if f.Severity == string(doctor.Error) && f.Code != s.State {
@@ -165,7 +166,7 @@ with --wait, is not synced in time or has a finding of severity error.`,
 		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
 		r := &registering{server: server, instance: fmt.Sprint(bodies[0]["instance_id"]), tenant: cmp.Or(f.tenant, "default"),
-			asked: bodies[0]["discover"] != nil, errs: cmd.ErrOrStderr()}
+			asked: bodies[0]["discover"] != nil, only: f.only(), errs: cmd.ErrOrStderr()}
 		failed := r.sendBodies(ctx, bodies)
 		if failed == nil {
 			failed = r.followRanks(ctx, f.wait, f.timeout)
@@ -176,6 +177,17 @@ with --wait, is not synced in time or has a finding of severity error.`,
 		return failed
 	}
 	return cmd
+}
+
+// only says which fields queries need because of the registration, "" if none.
+func (f *registerFlags) only() string {
+	var all []string
+	for _, field := range []struct{ name, value string }{{"tenant_id", f.tenant}, {"lora_name", f.lora}, {"cache_salt", f.salt}} {
+		if field.value != "" && (field.name != "tenant_id" || field.value != "default") {
+			all = append(all, fmt.Sprintf("%s %q", field.name, field.value))
+		}
+	}
+	return strings.Join(all, " and ")
 }
 
 // requestBodies returns the bodies of POST /register: one for each rank, or a single one if the engine tells its ranks.
@@ -329,7 +341,8 @@ func endpointOf(base string, rank int) (string, error) {
 type registering struct {
 	server           *cli.Client
 	instance, tenant string
-	asked            bool // the engine tells its ranks
+	asked            bool   // the engine tells its ranks
+	only             string // what queries must have to find its blocks, beside the model; "" if nothing
 	ranks            []changedRank
 	errs             io.Writer
 }
@@ -512,6 +525,9 @@ func (r *registering) followError(wait, late bool, fault string, timeout time.Du
 		}
 	}
 	if len(bad) == 0 {
+		if r.only != "" {
+			cli.Fprintln(r.errs, "synced: only queries with "+r.only+" find its blocks")
+		}
 		if text != "" {
 			cli.Fprintln(r.errs, "synced, and "+text+`: whether the events fit the registration shows with the first of them `+
 				`("conductor doctor")`)

@@ -182,6 +182,14 @@ func TestWaitTellsErrors(t *testing.T) {
 	e.settled(p)
 	run(cli.ExitError, "a is not healthy: events announce blocks of 12 tokens, "+remedy, append(register, "--wait")...)
 	run(cli.ExitError, remedy, "doctor")
+	salted := newRuledEngine(t, "salted", 0)
+	with := []string{"register", "tcp://" + salted.pub.Addr().String(), "--instance", "salted", "--model", "m", "--type", "vLLM",
+		"--block-size", "16", "--salt", "pepper"}
+	run(cli.ExitFine, "", with...)
+	salted.publish(ruledStored(0, 1))
+	salted.settled(p)
+	run(cli.ExitFine, `only queries with cache_salt "pepper" find its blocks`, append(with, "--wait")...)
+	run(cli.ExitFine, "unregistered", "unregister", "salted")
 	run(cli.ExitFine, remedy, "services")
 	if status, body := get(p.url + "/ready"); status != 200 ||
 		!strings.HasPrefix(body, `{"summary":"1 source has an error finding","summary_severity":"error","ready":true`) {

@@ -298,7 +298,7 @@ func (s *serving) wireRooms() (err error) {
 	s.asked = cluster.NewAsked(s.conductor)
 	s.targets = newTargets(cfg, s.asked, s.sockets, s.allowed, s.log)
 	s.life.onEnd("discovery", s.targets.Close)
-	s.conductor.Meter().AwaitUnfound(func() []status.SourceState { return s.targets.Unfound(cfg.Stream.StaleAfter) })
+	s.conductor.Meter().AwaitUnfound(func() []status.Unfound { return s.targets.Unfound(cfg.Stream.StaleAfter) })
 	s.keeper = file.NewKeeper(file.Config{
 		Dir: s.snapshots, Conductor: s.conductor, Targets: s.targets, Interval: cfg.Snapshot.Interval, Keep: snapshotsKept, Log: s.log,
 	})

@@ -185,11 +185,14 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	all := slices.Clone(answer.Services)
+	all, asked := slices.Clone(answer.Services), len(answer.Discovery)
 	f.filter.apply(answer)
 	table := new(sourceTable)
 	printServices(cmd.OutOrStdout(), answer, table, f.inDetails)
 	switch {
+	case len(all) == 0 && asked > 0:
+		cmd.PrintErrln(cli.Printable(fmt.Sprintf("no source yet: %s not told where %s", spelling.Count(asked, "engine")+
+			spelling.Agree(asked, " has", " have"), spelling.Agree(asked, "it publishes", "they publish"))))
 	case len(all) == 0:
 		cmd.PrintErrln(cli.Printable("no source is registered" + answer.inView() + ": conductor register adds one"))
 	case len(answer.Services) == 0:

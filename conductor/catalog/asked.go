@@ -9,7 +9,7 @@ type QueryCounts struct {
 	Queries uint64
 	Asked   uint64 // tokens in complete blocks
 	Matched uint64 // tokens that the best instance held
-	Fresh   uint64 // queries about blocks that no instance had; the one that computes them announces them
+	Fresh   uint64 // queries about blocks that no instance had; the one that computes such a prompt announces them
 }
 
 func (n *QueryCounts) Add(m QueryCounts) {
@@ -34,12 +34,12 @@ func (n *askedCounts) Load() (all [len(PromptKinds)]QueryCounts) {
 	return all
 }
 
-// countQuery counts a query by the kind of its prompt. asked and matched are tokens.
-func (n *askedCounts) countQuery(by, asked, matched int) {
+// countQuery counts a query by the kind of its prompt. asked and matched are tokens. fresh: see QueryCounts.
+func (n *askedCounts) countQuery(by, asked, matched int, fresh bool) {
 	n[by].queries.Add(1)
 	n[by].asked.Add(uint64(asked))
 	n[by].matched.Add(uint64(matched))
-	if matched < asked {
+	if fresh {
 		n[by].fresh.Add(1)
 	}
 }
@@ -78,10 +78,10 @@ const (
 )
 
 // CountQuery counts a query about a deployment, nil if there is none for it. asked and matched are tokens.
-func (c *Catalog) CountQuery(d *Deployment, by, asked, matched int) {
+func (c *Catalog) CountQuery(d *Deployment, by, asked, matched int, fresh bool) {
 	if d != nil {
-		d.asked.countQuery(by, asked, matched)
+		d.asked.countQuery(by, asked, matched, fresh)
 	} else {
-		c.elsewhere.countQuery(by, asked, matched)
+		c.elsewhere.countQuery(by, asked, matched, false)
 	}
 }

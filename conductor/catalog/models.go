@@ -147,8 +147,9 @@ func (m Models) Unregistered(tenant, name string, blockSize int) string {
 	case slices.Contains(sizes, blockSize):
 		return ""
 	case len(sizes) > 0:
-		text := strings.Trim(strings.ReplaceAll(fmt.Sprint(sizes), " ", ", "), "[]")
-		return fmt.Sprintf("model %q of tenant %q is registered with block size %s, not %d", model, tenant, text, blockSize)
+		text := strings.Trim(strings.ReplaceAll(fmt.Sprint(sizes), " ", " and "), "[]")
+		return fmt.Sprintf("model %q of tenant %q is registered with %s %s, not %d", model, tenant,
+			spelling.Agree(len(sizes), "block size", "block sizes"), text, blockSize)
 	case len(several) > 1 && !slices.Contains(models, name):
 		return fmt.Sprintf("several models of tenant %q have the alias %q, so it means none of them: ask for %s", tenant, name,
 			QuotedList(several))

@@ -11,8 +11,12 @@ import (
 const (
 	// maxUnregistered bounds what is remembered of queries about nothing, whose names clients choose.
 	maxUnregistered = 32
+	// maxUnregisteredOf bounds those of one tenant, so that it leaves room to others.
+	maxUnregisteredOf = 16
 	// maxUnregisteredName is in bytes.
 	maxUnregisteredName = 256
+	// unregisteredLeast leaves the typing mistakes of people out.
+	unregisteredLeast = 3
 	// unregisteredAge is how long after its last query one is remembered.
 	unregisteredAge = 10 * time.Minute
 )
@@ -42,20 +46,34 @@ func (u *unregistered) note(of scope.Deployment, now time.Time) {
 		if u.all == nil {
 			u.all = make(map[scope.Deployment]*Unregistered)
 		}
-		if len(u.all) >= maxUnregistered {
-			var oldest *Unregistered
-			for _, other := range u.all {
-				if oldest == nil || other.At.Before(oldest.At) {
-					oldest = other
-				}
-			}
-			delete(u.all, oldest.Deployment)
-		}
+		u.makeRoom(of.Tenant)
 		one = &Unregistered{Deployment: of}
 		u.all[of] = one
 	}
 	one.Queries++
 	one.At = now
+}
+
+// makeRoom forgets the one that was asked for longest ago, of the tenant or of all, if that has too many. mu is held.
+func (u *unregistered) makeRoom(tenant string) {
+	var oldest, own *Unregistered
+	owned := 0
+	for _, one := range u.all {
+		if oldest == nil || one.At.Before(oldest.At) {
+			oldest = one
+		}
+		if one.Tenant == tenant {
+			if owned++; own == nil || one.At.Before(own.At) {
+				own = one
+			}
+		}
+	}
+	switch {
+	case owned >= maxUnregisteredOf:
+		delete(u.all, own.Deployment)
+	case len(u.all) >= maxUnregistered:
+		delete(u.all, oldest.Deployment)
+	}
 }
 
 // NoteUnregistered notes a query about a deployment that does not exist.
@@ -66,7 +84,7 @@ func (c *Catalog) NoteUnregistered(of scope.Deployment, now time.Time) { c.unreg
 func (c *Catalog) Unregistered(now time.Time) (all []Unregistered) {
 	c.unregistered.mu.Lock()
 	for _, one := range c.unregistered.all {
-		if now.Sub(one.At) < unregisteredAge {
+		if now.Sub(one.At) < unregisteredAge && one.Queries >= unregisteredLeast {
 			all = append(all, *one)
 		}
 	}

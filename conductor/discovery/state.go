@@ -57,19 +57,19 @@ func (m *Manager) List() (all []State) {
 	return all
 }
 
-// Unfound returns the targets of the configuration that have no source yet, for as long as waiting
-// for them makes sense: then a server is not ready.
-func (m *Manager) Unfound(patience time.Duration) (all []status.SourceState) {
+// Unfound returns the targets that have no source yet. One is stale after patience, unless the engine has answered and its first
+// event has to tell its block size.
+func (m *Manager) Unfound(patience time.Duration) (all []status.Unfound) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, t := range m.targets {
 		t.shown.Lock()
-		if t.Static && t.counts.sources == 0 && !t.found {
+		if t.counts.sources == 0 && !t.found {
 			s := status.SourceState{Key: t.Key(), State: stream.Connecting, Reason: "not_discovered"}
-			if m.opts.Now().Sub(t.began) >= patience {
+			if m.opts.Now().Sub(t.began) >= patience && (t.Static || !t.learns) {
 				s.State = stream.Stale
 			}
-			all = append(all, s)
+			all = append(all, status.Unfound{SourceState: s, Static: t.Static})
 		}
 		t.shown.Unlock()
 	}

@@ -15,7 +15,8 @@ import (
 // the blocks of its pool, its tokens are none. Whatever the reason, two shares show that:
 //
 //	of events   those of which a block was taken, among all that stored something
-//	of blocks   those that queries can find, among all that the source holds
+//	of blocks   those that queries can find, among all that the source holds; blocks that wait for a parent
+//	            have a finding of their own
 //
 // The finding comes when their product is next to nothing in two looks in a row: a pool may announce blocks before
 // the engines do that have their tokens.
@@ -82,10 +83,9 @@ func (d *Doctor) countStored(o *Observation) {
 
 // Holding is what a source holds at one moment, in blocks. A block on two media counts twice.
 type Holding struct {
-	Blocks   int
-	Untold   int // of Blocks: known by a hash alone, by which no query asks
-	Orphaned int // of Blocks: waiting for a parent
-	Lacking  int // blocks of a pool that lack objects, which are not among Blocks
+	Blocks  int
+	Untold  int // of Blocks: known by a hash alone, by which no query asks
+	Lacking int // blocks of a pool that lack objects, which are not among Blocks
 }
 
 // Weigh compares what the source announced and holds with what of that counts in answers.
@@ -96,14 +96,17 @@ func (d *Doctor) Weigh(h Holding, now time.Time) {
 	enough := all >= accountMany || all >= accountFew && now.Sub(a.since) >= accountLong
 	useful, held := 1, 1
 	if h.Blocks+h.Lacking > 0 {
-		useful, held = h.Blocks-h.Untold-h.Orphaned, h.Blocks+h.Lacking
+		useful, held = h.Blocks-h.Untold, h.Blocks+h.Lacking
+	}
+	if d.reg.Pool && useful >= accountFew { // engines do announce its hashes; what is cold waits until one does
+		useful, held = 1, 1
 	}
 	before := a.poor
 	a.poor = enough && a.taken*useful*accountShare <= all*held
 	switch {
-	case !a.poor:
+	case !a.poor, d.explains(lost):
 		d.Findings.Withdraw(FindingNothing)
-	case before && !d.explains(h, lost):
+	case before:
 		d.Findings.Update(FindingNothing, "next to nothing that this source announces counts in answers: %s", d.causeOfNothing(h, lost))
 	}
 	if all >= accountFade {
@@ -132,14 +135,9 @@ var ofFinding = map[events.Reason]string{
 }
 
 // explains reports whether another finding of severity error says already why nothing counts.
-func (d *Doctor) explains(h Holding, lost int) bool {
-	code := FindingParents
-	if reason, n := d.account.mostLost(); 2*n > lost && lost > d.account.taken {
-		code = ofFinding[reason]
-	} else if 2*h.Orphaned < h.Blocks {
-		return false
-	}
-	return d.Findings.Has(code)
+func (d *Doctor) explains(lost int) bool {
+	reason, n := d.account.mostLost()
+	return 2*n > lost && lost > d.account.taken && d.Findings.Has(ofFinding[reason])
 }
 
 // mostLost returns the reason for which most events were lost, and how many were.
@@ -164,9 +162,6 @@ func (d *Doctor) causeOfNothing(h Holding, lost int) string {
 	case h.Lacking > h.Blocks:
 		return fmt.Sprintf("%s lack objects or shards, so no engine could use them: let all ranks of the engine announce theirs, or set "+
 			"pool.completeness to any if one object is a whole block", spelling.Count(h.Lacking, "block"))
-	case 2*h.Orphaned > h.Blocks:
-		return fmt.Sprintf("%d of %s wait for parents that no event has announced: give a replay_endpoint, or register all ranks of the "+
-			"engine", h.Orphaned, spelling.Count(h.Blocks, "block"))
 	case a.unpaired > a.bare:
 		return fmt.Sprintf("%d of %s are known by their hash alone, because their events have another number of tokens than block_size "+
 			"times their hashes: report the version of the engine", h.Untold, spelling.Count(h.Blocks, "block"))

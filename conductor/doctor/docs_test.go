@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,5 +65,25 @@ func TestRunbooksTellTheSeverity(t *testing.T) {
 		if told[code] != string(SeverityOf(code)) {
 			t.Errorf("docs/findings.md gives %s the severity %q, it is %q", code, told[code], SeverityOf(code))
 		}
+	}
+}
+
+// TestAPIKnowsEachCode requires that openapi.yaml lists each code, and no other.
+func TestAPIKnowsEachCode(t *testing.T) {
+	text, err := os.ReadFile("../../openapi.yaml")
+	must.Succeed(t, err)
+	m := regexp.MustCompile(`(?m)^    FindingCode:\n      type: string\n      enum: \[(.*)\]$`).FindSubmatch(text)
+	if m == nil {
+		t.Fatal("openapi.yaml has no FindingCode")
+	}
+	listed := strings.Split(string(m[1]), ", ")
+	for _, code := range codes(t) {
+		if !slices.Contains(listed, code) {
+			t.Errorf("FindingCode lacks %s", code)
+		}
+		listed = slices.DeleteFunc(listed, func(one string) bool { return one == code })
+	}
+	if len(listed) > 0 {
+		t.Errorf("FindingCode has %v, which are no codes", listed)
 	}
 }

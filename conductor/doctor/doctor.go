@@ -310,13 +310,16 @@ type Demand struct {
 // chance that happens to one in millions.
 const fairShare = 16
 
+// heardLeast is how many others must have announced something: one beside a standby says nothing about that.
+const heardLeast = 3
+
 // includes reports whether the source should have announced something. If none of the ranks has, one prompt for each is enough.
 // While few of them have, the router may leave the others alone.
 func (x *Demand) includes() bool {
 	switch ranks := uint64(x.Ranks); {
 	case x.Heard == 0:
 		return x.Fresh > 0 && x.Fresh >= ranks
-	case 2*x.Heard >= x.Ranks-1:
+	case x.Heard >= heardLeast && 2*x.Heard > x.Ranks:
 		return x.Fresh >= fairShare*ranks
 	}
 	return false
@@ -328,10 +331,10 @@ func (d *Doctor) Silence(quiet, limit time.Duration, demand Demand) {
 	case quiet < limit:
 		d.Findings.Withdraw(FindingSilent)
 	case demand.includes():
-		d.Findings.Report(FindingSilent,
-			"no event for %s, while %s for model %q had blocks that no instance had, which %s could have computed: is prefix caching on, "+
-				"and are KV events enabled in the engine?",
-			quiet.Round(time.Second), spelling.Count(demand.Fresh, "query"), d.reg.Context.Deployment.Model,
+		d.Findings.Update(FindingSilent,
+			"no event for %s, while %s for model %q had blocks that no instance had, and %d of %s announced something of late: is prefix "+
+				"caching on, and are KV events enabled in the engine?",
+			quiet.Round(time.Second), spelling.Count(demand.Fresh, "query"), d.reg.Context.Deployment.Model, demand.Heard,
 			spelling.Count(demand.Ranks, "rank"))
 	}
 }

@@ -131,7 +131,7 @@ func observeSilence(s *Source, now time.Time, all demands) {
 		return
 	}
 	heard := lastHeard(s, now)
-	if heard != s.quietFrom {
+	if !heard.Equal(s.quietFrom) {
 		s.quietFrom, s.freshBefore = heard, x.fresh
 	}
 	state := s.feed.Status().State
@@ -145,7 +145,7 @@ func observeSilence(s *Source, now time.Time, all demands) {
 func observeUse(s *Source, now time.Time) {
 	limit := s.shared.opts.SilentAfter
 	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
-	if d == nil || limit <= 0 || s.shared.catalog.IsPast() || s.Registration.IsPool() || now.Sub(s.opened) < limit/4 {
+	if d == nil || limit <= 0 || s.shared.catalog.IsPast() || s.Registration.IsPool() || now.Sub(s.opened) < limit {
 		return
 	}
 	s.doctor.Use(s.holdings.blocks(), isAskedLately(s, now), d.SinceAsked(now) < limit)
@@ -179,7 +179,7 @@ func observeHolding(s *Source, held heldBlocks, now time.Time) {
 	for _, m := range media {
 		h.Blocks += m.Blocks
 	}
-	h.Orphaned, h.Untold = waiting, s.holdings.countUnasked(held)
+	h.Untold = s.holdings.countUnasked(held)
 	s.doctor.Parents(waiting, h.Blocks, waiting >= cmp.Or(s.shared.catalog.IndexOptions().MaxOrphans, index.DefaultMaxOrphans))
 	if !s.shared.catalog.IsPast() {
 		s.doctor.Weigh(h, now)

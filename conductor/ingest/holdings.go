@@ -390,8 +390,8 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	s.media[medium.Name] = medium
 	s.holders++
 	ns.noteChunks(key)
-	if medium.Tier == tiers.Device && !key.Owned {
-		ns.NoteEngineBlock(max(key.Chunk, 1))
+	if medium.Tier == tiers.Device && !key.Owned && key.Chunk > 0 { // others may have come without a size: see put
+		ns.NoteEngineBlock(key.Chunk)
 	}
 	s.mu.Lock()
 	ns.owners[key] = h

@@ -81,6 +81,9 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 	e, hashes := c.Cut, c.Cut.Hashes
 	if c.Local != nil {
 		ns.UseLookAheads(catalog.LookAhead(e.Ahead))
+		if c.Medium.Tier == tiers.Device && !c.Owner.Owned && (ns.EngineBlock == 0 || max(c.Parts, 1)%ns.EngineBlock != 0) {
+			ns.NoteEngineBlock(max(c.Parts, 1))
+		}
 	} else {
 		ns.UseAnyLookAhead()
 	}

@@ -68,6 +68,20 @@ func (c *Matcher) Collect(ch chan<- prometheus.Metric) {
 // Times returns the times of all queries since the start.
 func (c *Matcher) Times() QueryTimes { return c.queries.times() }
 
+// isFresh reports whether a query shows that some engine will announce blocks: one that computes the prompt, of which no instance
+// has more than best blocks. Where blocks of engines are larger than registered ones, or have tokens of the next one in their
+// hash, the end of a prompt is never announced. A query about one instance, or one that may see nothing, says nothing.
+func (c *Matcher) isFresh(d *catalog.Deployment, q *Query, best int) bool {
+	if d == nil || q.Instance != nil || c.saltedOnly.Load() && q.Salt == "" {
+		return false
+	}
+	end := max(d.MostParts(), 1) - 1
+	if d.LookAheads() != catalog.NoLookAhead {
+		end++
+	}
+	return q.blocks()-best > end
+}
+
 // countQuery counts an answered query. The best instance held best of its blocks.
 func (c *Matcher) countQuery(d *catalog.Deployment, q *Query, best int, took time.Duration) {
 	by := catalog.ByTokens
@@ -77,7 +91,7 @@ func (c *Matcher) countQuery(d *catalog.Deployment, q *Query, best int, took tim
 	case q.ByClientHash:
 		by = catalog.ByClientHashes
 	}
-	c.catalog.CountQuery(d, by, q.blocks()*q.BlockSize, best*q.BlockSize)
+	c.catalog.CountQuery(d, by, q.blocks()*q.BlockSize, best*q.BlockSize, c.isFresh(d, q, best))
 	if q.Clock != nil && q.Clock.Trace != "" {
 		c.queries.by[by].(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(),
 			prometheus.Labels{stage.TraceLabel: q.Clock.Trace})

@@ -29,7 +29,7 @@ type Options struct {
 type Meter struct {
 	opts    Options
 	limits  atomic.Pointer[Limits]
-	unfound atomic.Pointer[func() []status.SourceState] // see AwaitUnfound
+	unfound atomic.Pointer[func() []status.Unfound] // see AwaitUnfound
 }
 
 // Limits are settings of a Meter that may change at any time.
@@ -57,9 +57,8 @@ func (m *Meter) Services() []status.Source {
 	return all
 }
 
-// AwaitUnfound lets Ready wait for configured sources that cannot be registered yet, because their
-// engines have not told where they publish.
-func (m *Meter) AwaitUnfound(unfound func() []status.SourceState) { m.unfound.Store(&unfound) }
+// AwaitUnfound lets Ready count engines that have not told where they publish, and wait for those of the configuration.
+func (m *Meter) AwaitUnfound(unfound func() []status.Unfound) { m.unfound.Store(&unfound) }
 
 // Ready reports whether the gate is open, Limits.MinSynced sources are synced, and every
 // static source is synced or given up on. A source is given up on when it is partial, stale,
@@ -75,11 +74,11 @@ func (m *Meter) Ready() status.Readiness {
 	return r
 }
 
-// countUnfound counts the configured sources that AwaitUnfound is about.
+// countUnfound counts the engines that AwaitUnfound is about.
 func (m *Meter) countUnfound(r *status.Readiness) {
 	if unfound := m.unfound.Load(); unfound != nil {
 		for _, s := range (*unfound)() {
-			r.Count(true, s)
+			r.Count(s.Static, s.SourceState)
 		}
 	}
 }

@@ -35,6 +35,12 @@ type SourceState struct {
 	Erring bool
 }
 
+// Unfound is an engine that has not told where it publishes.
+type Unfound struct {
+	SourceState
+	Static bool // the configuration names it, so that a server which has just started waits for it
+}
+
 // StateOf returns the state of a source by its row, without the fault.
 func StateOf(s *Source) SourceState {
 	erring := slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.Severity() == doctor.Error })

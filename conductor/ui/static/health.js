@@ -20,7 +20,7 @@ export function summary() {
 }
 
 function links(s) {
-  if (s.totals.sources === 0) return [["How to add one", "#start"]];
+  if (s.totals.sources === 0 && !s.discovery?.targets) return [["How to add one", "#start"]];
   const erring = [...state.rows.values()].filter((r) => r.severity === "error").length;
   const worst = erring ? "error" : troubles.find((name) => s.states[name]);
   return worst ? [[`Show ${(erring || s.states[worst]) === 1 ? "it" : "them"}`, `#fleet?state=${worst}`]] : [];

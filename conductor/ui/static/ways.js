@@ -13,6 +13,8 @@ const unclaimed = () => state.stats.unclaimed ?? none;
 const nameOf = (t) => (t.dp_rank === null ? t.instance_id : `${t.instance_id} / ${t.dp_rank}`);
 const missing = (u) => `${plural(u.entries, "entry", "entries")} of the model ${u.modelname} as ${u.instance_id}`;
 
+const shownVain = 3; // of what queries ask for in vain
+
 // findings returns a finding for each kind that lacks something, and the function that leads there.
 export function findings() {
   const all = [];
@@ -23,7 +25,11 @@ export function findings() {
   const topic = unclaimed().list[0];
   if (topic) all.push({ code: "unclaimed_topic", severity: unclaimed().severity, count: unclaimed().topics, noun: "topic", text: `No source claims the topic "${topic.topic}" from ${topic.from} at ${topic.endpoint}: ${topic.advice}`, go: toTopics });
   const vain = state.stats.unregistered ?? none;
-  if (vain.list.length) all.push({ code: "not_registered", severity: vain.severity, count: vain.models, noun: "model", text: `Queries ask for what no engine is registered for: ${vain.list[0].advice}`, go: () => { location.hash = "#explain"; } });
+  for (const v of vain.list.slice(0, shownVain)) {
+    const more = vain.list.length - shownVain, last = v === vain.list[shownVain - 1] && more > 0;
+    all.push({ code: "not_registered", key: `not_registered ${v.tenant_id} ${v.modelname} ${v.block_size}`, severity: vain.severity, count: 1, noun: "model",
+      text: `${v.advice}, and queries ask for it${last ? `; ${plural(more, "other is", "others are")} asked for, too: conductor doctor lists them` : ""}`, go: () => { location.hash = "#explain"; } });
+  }
   return all;
 }
 
