@@ -10,6 +10,18 @@ import (
 	"example.com/conductor/internal/must"
 )
 
+// TestNamesThatMakeOneTopic requires that the mistake is a sentence up to the source that it is about.
+func TestNamesThatMakeOneTopic(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	const source = "- {endpoint: 'bind:tcp://*:5557', type: vLLM, block_size: 16, instance_id: "
+	must.Succeed(t, os.WriteFile(path, []byte("sources:\n"+source+"p@3, modelname: m}\n"+source+"p, modelname: 3@m}\n"), 0o600))
+	_, err := Load(Options{File: path})
+	want := `names with @ make the topic "kv@p@3@m", which is also that of sources[0].instance_id (` + path + ":2:"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 func TestReadSources(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pod.yaml")
 	f := func(text, why string, keys ...string) {

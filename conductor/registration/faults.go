@@ -12,7 +12,7 @@ import (
 type Fault struct {
 	At     int    // index of the registration
 	Field  string // endpoint, instance_id or hash_profile
-	Reason string // names no registration; the reader of the fault appends With
+	Reason string // names no registration, and ends so that the reader of the fault can append With
 	With   int    // index of the registration that it contradicts
 	// Finding is the code of the finding that the doctor reports; "" means that Register
 	// refuses the registration.
@@ -36,7 +36,7 @@ func endpointFaults(all []Registration) (faults []Fault) {
 			first[r.Publisher()] = i
 		case all[by].Tenant == r.Tenant && TopicConflict(&r, &all[by]) != nil:
 			faults = append(faults, Fault{i, "instance_id", "names with @ make the topic " + strconv.Quote(r.Topic()) +
-				", which is that of other names too", by, ""})
+				", which is also that of", by, ""})
 		case all[by].Key() != r.Key():
 			faults = append(faults, Fault{i, "endpoint", "several sources follow one publisher, which the server reports as " +
 				doctor.FindingRank + "; another is", by, doctor.FindingRank})
