@@ -52,8 +52,7 @@ Without --file the entry for the file of credentials is printed, to be added by 
 standard output if --out takes the token, else on standard error.`,
 		Example: "  conductor token --name router-a --role query\n" +
 			"  conductor token --name router-a --role query --tenant acme --file /etc/conductor/credentials.yaml\n" +
-			"  conductor token --name prometheus --role metrics --file credentials.yaml --out prometheus.token\n" +
-			"  conductor token --name router-a --role query --out router-a.token >>credentials.yaml",
+			"  conductor token --name prometheus --role metrics --file credentials.yaml --out prometheus.token",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := access.ParseRoles(entry.Roles); err != nil {
