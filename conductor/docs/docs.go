@@ -82,7 +82,7 @@ func address(name string) string {
 func (s *Site) Serve(w http.ResponseWriter, r *http.Request, at string) bool {
 	p, ok := s.pages[at]
 	if !ok {
-		return false
+		return s.redirect(w, r, at)
 	}
 	p.once.Do(func() {
 		text, err := fs.ReadFile(s.files, p.source)
@@ -96,6 +96,28 @@ func (s *Site) Serve(w http.ResponseWriter, r *http.Request, at string) bool {
 		}
 	})
 	p.file.Serve(w, r)
+	return true
+}
+
+// redirect leads to the page whose address has fewer slashes at its end, or one more, and reports whether there is one. The page
+// itself would not find its style sheet there, since its addresses are relative; so is ours, because a proxy may have a prefix.
+func (s *Site) redirect(w http.ResponseWriter, r *http.Request, at string) bool {
+	name := strings.TrimRight(at, "/")
+	to := strings.Repeat("../", len(at)-len(name)) + path.Base(name)
+	switch {
+	case name == "":
+		return false
+	case s.pages[name] != nil:
+	case s.pages[name+"/"] != nil:
+		to += "/"
+	default:
+		return false
+	}
+	if r.URL.RawQuery != "" {
+		to += "?" + r.URL.RawQuery
+	}
+	w.Header().Set("Location", to)
+	w.WriteHeader(http.StatusMovedPermanently)
 	return true
 }
 

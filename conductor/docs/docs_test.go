@@ -12,6 +12,7 @@ import (
 	"testing/fstest"
 
 	"example.com/conductor/conductor/inspect"
+	"example.com/conductor/internal/must"
 
 	kvconductor "example.com/conductor"
 	"example.com/conductor/conductor/ui"
@@ -111,6 +112,26 @@ func TestPagesHaveTheHeaders(t *testing.T) {
 	for _, at := range []string{"none", "operations.md", "../README.md", "img", "img/", "docs.go"} {
 		if w, ok := read(s, at); ok || w.Body.Len() > 0 {
 			t.Errorf("%q is served", at)
+		}
+	}
+}
+
+// TestSlashesAtTheEnd leads from addresses with slashes too many, or one too few, to pages behind a proxy with a prefix.
+func TestSlashesAtTheEnd(t *testing.T) {
+	s := New(fstest.MapFS{"docs/a.md": {}, "docs/more/b.md": {}, "docs/more/README.md": {}})
+	for at, want := range map[string]string{
+		"a/": "a", "a//": "a", "more/b/": "more/b", "more": "more/", "more//": "more/", "a/?x=1": "a?x=1", "none/": "", "/": "",
+	} {
+		here, err := url.Parse("/prefix" + Root + at)
+		must.Succeed(t, err)
+		w := httptest.NewRecorder()
+		ok := s.Serve(w, &http.Request{Method: http.MethodGet, URL: here}, strings.TrimPrefix(here.Path, "/prefix"+Root))
+		if !ok && want == "" {
+			continue
+		}
+		to, err := here.Parse(w.Header().Get("Location"))
+		if must.Succeed(t, err); w.Code != http.StatusMovedPermanently || to.String() != "/prefix"+Root+want {
+			t.Errorf("%s leads to %s with %d", at, to, w.Code)
 		}
 	}
 }
