@@ -138,9 +138,9 @@ func servicesCommand() *cobra.Command {
 		SuggestFor: []string{"status", "list", "ls", "sources", "instances", "get"},
 		Short:      "List the registered sources of a running server and how they are",
 		Long: `Lists the sources of a running server, one rank of an engine or a pool in a line, with their
-state, why it is that, and the codes of their findings. Below the table are the findings in
-full, engines that have not told where they publish, and events that no source claims; if
-they are many, one line for all of a kind. "conductor doctor" says what to do.
+state, why it is that, and the codes of their errors and warnings. Below the table are all
+findings in full, engines that have not told where they publish, and events that no source
+claims; if they are many, one line for all of a kind. "conductor doctor" says what to do.
 
 With --watch it goes on, and prints the line of a source again whenever its state or WHY
 changes, and once when it has no more what the flags ask for, until Ctrl-C.`,

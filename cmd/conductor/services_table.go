@@ -11,6 +11,7 @@ import (
 
 	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/spelling"
 )
@@ -60,17 +61,28 @@ func modelText(s *client.Service) string {
 	return s.ModelName + "+" + s.LoraName
 }
 
-// whyText returns why a source is in its state, and which findings it has.
+// whyText returns why a source is in its state, and which findings it has, but for those that are for information alone.
 func whyText(s *client.Service) string {
-	why := cmp.Or(s.Reason, s.LastError)
-	if stream.State(s.State) == stream.Synced {
+	var codes []string
+	for _, f := range s.Findings {
+		if f.Severity != string(doctor.Info) {
+			codes = append(codes, f.Code)
+		}
+	}
+	return joinWhy(s.State, s.Reason, s.LastError, codes)
+}
+
+// joinWhy joins the reason of a state with the codes of findings, but for the one that the state says already.
+func joinWhy(state, reason, lastError string, codes []string) string {
+	why := cmp.Or(reason, lastError)
+	if stream.State(state) == stream.Synced {
 		why = "" // the last error stays after it is over
 	}
-	codes := strings.Join(findingCodes(s), ",")
-	if why != "" && codes != "" {
-		return why + "; " + codes
+	found := strings.Join(slices.DeleteFunc(codes, func(code string) bool { return code == state }), ",")
+	if why != "" && found != "" {
+		return why + "; " + found
 	}
-	return why + codes
+	return why + found
 }
 
 // counts prints reason=n pairs, or - for none.

@@ -242,3 +242,19 @@ func TestWatchOfChosenServices(t *testing.T) {
 	f("a stale", "stale", "", "")
 	f("b stale, a gone", "", "stale")
 }
+
+// TestWhyText holds that WHY has no finding for information, and none that the state says.
+func TestWhyText(t *testing.T) {
+	f := func(want, state, reason string, findings ...client.ServiceFinding) {
+		t.Helper()
+		if got := whyText(&client.Service{State: state, Reason: reason, LastError: "EOF", Findings: findings}); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	larger := client.ServiceFinding{Code: "larger_blocks", Severity: "info"}
+	wrong := client.ServiceFinding{Code: "block_size_mismatch", Severity: "error"}
+	f("", "synced", "", larger)
+	f("block_size_mismatch", "synced", "", larger, wrong)
+	f("gap; block_size_mismatch", "stale", "gap", client.ServiceFinding{Code: "stale", Severity: "error"}, wrong, larger)
+	f("EOF", "connecting", "", larger)
+}

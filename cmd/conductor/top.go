@@ -26,14 +26,16 @@ type topRow struct {
 	Model    string  `json:"model_name"`
 	State    string  `json:"state"`
 	Reason   string  `json:"reason"`
+	Severity string  `json:"severity"` // of the state and the findings, the worst
 	Error    string  `json:"last_error"`
 	Blocks   int     `json:"blocks"`
 	Rate     float64 `json:"events_per_s"`
 	Lag      int     `json:"lag_ms"`
 	Gaps     uint64  `json:"gaps"`
 	Findings []struct {
-		Code string `json:"code"`
-		Text string `json:"text"`
+		Code     string `json:"code"`
+		Severity string `json:"severity"`
+		Text     string `json:"text"`
 	} `json:"findings"`
 	history []float64 // rates, the newest last
 }
@@ -56,7 +58,7 @@ func compareRows(column string, a, b *topRow) int {
 	case "gaps":
 		return cmp.Or(cmp.Compare(b.Gaps, a.Gaps), byName)
 	case "findings":
-		return cmp.Or(cmp.Compare(len(b.Findings), len(a.Findings)), byName)
+		return cmp.Or(cmp.Compare(len(b.faults()), len(a.faults())), byName)
 	}
 	return byName
 }
@@ -90,6 +92,7 @@ type topStats struct {
 		Cached  uint64  `json:"cached_tokens"`
 	}
 	Summary   string // in words
+	Severity  string `json:"summary_severity"`
 	States    map[string]int
 	Discovery struct{ Targets, Waiting, Learning int }
 	LMCache   struct{ Instances, Unclaimed int }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -10,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"example.com/conductor/cmd/internal/cli"
-	"example.com/conductor/events/stream"
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/spelling"
 )
 
@@ -64,7 +63,7 @@ var topCells = []topCell{
 	{"", maxHistory, func(r *topRow) string { return sparkline(r.history) }, true},
 	{"LAG MS", 7, func(r *topRow) string { return fmt.Sprint(r.Lag) }, false},
 	{"GAPS", 5, func(r *topRow) string { return fmt.Sprint(r.Gaps) }, false},
-	{"FINDINGS", 8, func(r *topRow) string { return fmt.Sprint(len(r.Findings)) }, false},
+	{"FINDINGS", 8, func(r *topRow) string { return fmt.Sprint(len(r.faults())) }, false},
 }
 
 // dispensable are the columns that leave a narrow screen, the first one first.
@@ -103,8 +102,18 @@ func (on screen) cellsFor(rows []*topRow) (cells []topCell, why int) {
 	return cells, max(left(), 0)
 }
 
-// why is the reason of a source's state, or its last error.
-func (r *topRow) why() string { return cli.Printable(cmp.Or(r.Reason, r.Error)) }
+// faults returns the codes of the findings that are not for information alone.
+func (r *topRow) faults() (codes []string) {
+	for _, f := range r.Findings {
+		if f.Severity != string(doctor.Info) {
+			codes = append(codes, f.Code)
+		}
+	}
+	return codes
+}
+
+// why is the reason of a source's state, or its last error, and the codes of its findings.
+func (r *topRow) why() string { return cli.Printable(joinWhy(r.State, r.Reason, r.Error, r.faults())) }
 
 // line returns the cells of a row in their columns.
 func line(cells []topCell, why string, text func(topCell) string) string {
@@ -122,14 +131,18 @@ func line(cells []topCell, why string, text func(topCell) string) string {
 // drawTable prints the table so that it fits the screen.
 func (t *top) drawTable(out io.Writer, on screen) {
 	rows, all := t.sortRows(), &t.stats.Totals
-	head := on.wrap(cli.Sprintf("%s, %d synced, %s held %s, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached; %s, by %s",
+	cached := ""
+	if all.Asked > 0 {
+		cached = fmt.Sprintf(", %.0f %% of tokens cached since the start", 100*float64(all.Cached)/float64(all.Asked))
+	}
+	head := on.wrap(cli.Sprintf("%s, %d synced, %s held %s, %.0f events/s, %.0f queries/s%s; %s, by %s",
 		spelling.Count(all.Sources, "source"), t.stats.States["synced"]+t.stats.States["approximate"], spelling.Count(all.Blocks, "block"),
-		spelling.Count(all.Held, "time"), all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)),
+		spelling.Count(all.Held, "time"), all.Events, all.Queries, cached,
 		t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column]))
 	if text := t.stats.feedText(); text != "" {
 		head = append(head, on.wrap(text)...)
 	}
-	if all.Sources == 0 {
+	if all.Sources == 0 || t.stats.Severity != string(doctor.OK) {
 		head = append(head, on.wrap(cli.Printable(t.stats.Summary))...)
 	}
 	cells, why := on.cellsFor(rows)
@@ -145,7 +158,7 @@ func (t *top) drawTable(out io.Writer, on screen) {
 		}
 		text := on.cut(line(cells, fmt.Sprintf("%.*s", why, r.why()), func(c topCell) string { return cli.Printable(c.text(r)) }))
 		if on.coloured {
-			text = coloured(r.State, text)
+			text = coloured(r.Severity, text)
 		}
 		lines = append(lines, text)
 	}
@@ -157,12 +170,12 @@ func (t *top) drawTable(out io.Writer, on screen) {
 	}
 }
 
-// coloured returns the line of a source in the colour of its state: red if it needs somebody, yellow if it is not ready.
-func coloured(state, line string) string {
-	switch {
-	case state == string(stream.Failed) || state == string(stream.Stale):
+// coloured returns the line of a source in the colour of its severity: red for an error, yellow for a warning.
+func coloured(severity, line string) string {
+	switch doctor.Severity(severity) {
+	case doctor.Error:
 		return "\x1b[31m" + line + "\x1b[0m"
-	case !stream.State(state).Ready():
+	case doctor.Warning:
 		return "\x1b[33m" + line + "\x1b[0m"
 	}
 	return line

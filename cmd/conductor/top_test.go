@@ -112,7 +112,8 @@ func TestTopFits(t *testing.T) {
 	table.stats.LMCache.Instances, table.stats.LMCache.Unclaimed = 3, 2
 	for i := range 100 {
 		table.stats.Sources = append(table.stats.Sources, &topRow{Instance: fmt.Sprintf("prefill-%d", i), Tenant: "default", State: "stale",
-			Reason: `cannot connect to "tcp://10.0.0.1:5557": connection refused`, Blocks: 12345678, Rate: 1234.5, Lag: 12,
+			Severity: "error",
+			Reason:   `cannot connect to "tcp://10.0.0.1:5557": connection refused`, Blocks: 12345678, Rate: 1234.5, Lag: 12,
 			history: make([]float64, maxHistory)})
 	}
 	draw := func(on screen) []string {
@@ -149,5 +150,44 @@ func TestTopFits(t *testing.T) {
 	}
 	if got := fmt.Sprintf("%q", screen{width: 10}.wrap("0 sources, a-very-long-word")); got != `["0 sources," "a-very-lo…"]` {
 		t.Errorf("wrapped: %s", got)
+	}
+}
+
+// TestTopTellsFindings holds that a synced source with an error finding has a colour and a reason, that findings for
+// information have neither, and that the header has the sentence of /ready unless all is well.
+func TestTopTellsFindings(t *testing.T) {
+	draw := func(stats string) string {
+		t.Helper()
+		table := new(top)
+		must.Succeed(t, json.Unmarshal([]byte(stats), &table.stats))
+		var b strings.Builder
+		table.drawTable(&b, screen{coloured: true})
+		return b.String()
+	}
+	const rows = `"totals":{"sources":4,"asked_tokens":100,"cached_tokens":88},"states":{"synced":3,"stale":1},"sources":[
+		{"instance_id":"a","state":"synced","severity":"error","last_error":"over","findings":[
+			{"code":"block_size_mismatch","severity":"error"},
+			{"code":"larger_blocks","severity":"info"},{"code":"ignored","severity":"warning"}]},
+		{"instance_id":"b","state":"synced","severity":"warning","findings":[{"code":"ignored","severity":"warning"}]},
+		{"instance_id":"c","state":"synced","severity":"info","findings":[{"code":"larger_blocks","severity":"info"}]},
+		{"instance_id":"d","state":"stale","severity":"error","reason":"gap","findings":[{"code":"stale","severity":"error"},
+			{"code":"ignored","severity":"warning"}]}]`
+	out := draw(`{"summary":"1 of 4 sources has an error finding","summary_severity":"error",` + rows + `}`)
+	lines := strings.Split(out, "\n")
+	if lines[1] != "1 of 4 sources has an error finding" || !strings.Contains(lines[0], ", 88 % of tokens cached since the start;") {
+		t.Errorf("header %q", lines[:2])
+	}
+	for i, want := range []struct{ colour, why string }{{"\x1b[31m", " block_size_mismatch,ignored\x1b[0m"},
+		{"\x1b[33m", " ignored\x1b[0m"}, {"c ", " 0"}, {"\x1b[31m", " gap; ignored\x1b[0m"}} {
+		if line := lines[3+i]; !strings.HasPrefix(line, want.colour) || !strings.HasSuffix(line, want.why) {
+			t.Errorf("got %q, want %q", line, want)
+		}
+	}
+	if out := draw(`{"summary":"all is well","summary_severity":"ok",` + rows + `}`); strings.Contains(out, "all is well") {
+		t.Errorf("a summary of nothing: %s", out)
+	}
+	if out := draw(`{"summary":"no source is registered","summary_severity":"ok"}`); strings.Contains(out, "cached") ||
+		!strings.Contains(out, "\nno source is registered\n") {
+		t.Errorf("nothing was asked: %s", out)
 	}
 }
