@@ -44,6 +44,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -141,14 +142,30 @@ func (t Transport) openConnection(ctx context.Context, endpoint string, typ zmq4
 	} else {
 		c, err = t.greetPeer(ctx, raw, typ, hello)
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		// libzmq hangs up on a peer without the mechanism that it wants, before it names the mechanism.
-		err = fmt.Errorf("the peer hung up during the greeting: it is no ZMTP peer, or wants CURVE or PLAIN: %w", err)
-	}
 	if err != nil {
+		if ctx.Err() == nil {
+			err = explainGreeting(err)
+		}
 		return nil, fmt.Errorf("cannot open a ZMTP connection to %q: %w", endpoint, err)
 	}
 	return c, nil
+}
+
+// explainGreeting says before an error of a greeting what probably listens there. The library has no errors to tell apart but texts.
+func explainGreeting(err error) error {
+	has := func(part string) bool { return strings.Contains(err.Error(), part) }
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		// libzmq hangs up on a peer without the mechanism that it wants, before it names the mechanism.
+		return fmt.Errorf("the peer hung up during the greeting: it is no ZMTP peer, or wants CURVE or PLAIN: %w", err)
+	case has("could not exchange greetings"):
+		return fmt.Errorf("something listens there that does not speak ZMTP; is it the port of HTTP?: %w", err)
+	case has(`peer="ROUTER" not compatible with "SUB"`):
+		return fmt.Errorf("that is the port of replay, not of events: %w", err)
+	case has(`PUB" not compatible with "DEALER"`):
+		return fmt.Errorf("that is the port of events, not of replay: %w", err)
+	}
+	return err
 }
 
 func (t Transport) dialEndpoint(ctx context.Context, network, addr string) (net.Conn, error) {

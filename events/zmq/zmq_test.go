@@ -248,6 +248,8 @@ func TestBadHandshakes(t *testing.T) {
 	f("timeout", silent)
 	f("timeout", func(c net.Conn) { c.Write(make([]byte, 10)); silent(c) })
 	f("greetings", func(c net.Conn) { readAll(c, greetingSize) })
+	f("port of HTTP?", func(c net.Conn) { c.Write([]byte(strings.Repeat("HTTP/1.1 400 Bad Request\r\n", 4))); silent(c) })
+	f("port of replay, not of events", func(c net.Conn) { greet(c, "\x0bSocket-Type\x00\x00\x00\x06ROUTER"); silent(c) })
 	f("signature", func(c net.Conn) { c.Write([]byte(strings.Repeat("HTTP/1.1 400 Bad Request\r\n", 4))); silent(c) })
 	f("malformed", func(c net.Conn) { greet(c, "\x05abcd"); silent(c) })
 	f("malformed", func(c net.Conn) { greet(c, "\x0bSocket-Type\x00\x00\x00\x05WRONG"); silent(c) })
@@ -260,6 +262,17 @@ func TestBadHandshakes(t *testing.T) {
 		silent(c)
 	})
 	f("metadata", func(c net.Conn) { greet(c, pubMetadata[:4]); readAll(c, hello-3) })
+}
+
+// TestReplayAtThePortOfEvents says so.
+func TestReplayAtThePortOfEvents(t *testing.T) {
+	for _, publisher := range []string{"\x03PUB", "\x04XPUB"} {
+		endpoint := peer(t, func(c net.Conn) { greet(c, "\x0bSocket-Type\x00\x00\x00"+publisher); readAll(c, 1<<20) })
+		_, err := Transport{}.Replay(t.Context(), endpoint, 0)
+		if err == nil || !strings.Contains(err.Error(), "port of events, not of replay") {
+			t.Errorf("%q: %v", publisher, err)
+		}
+	}
 }
 
 // A message that ends in the middle is an error, not a message.
