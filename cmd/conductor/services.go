@@ -187,7 +187,7 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 	}
 	all, asked := slices.Clone(answer.Services), len(answer.Discovery)
 	f.filter.apply(answer)
-	table := new(sourceTable)
+	table := &sourceTable{on: screenOf(cmd.OutOrStdout())}
 	printServices(cmd.OutOrStdout(), answer, table, f.inDetails)
 	switch {
 	case len(all) == 0 && asked > 0:

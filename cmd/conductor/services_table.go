@@ -16,28 +16,73 @@ import (
 	"example.com/conductor/spelling"
 )
 
-// sourceTable prints sources, one a line. Its columns keep their widths from call to call, unless a cell needs more.
-type sourceTable struct{ widths []int }
+// sourceTable prints sources, one a line of the screen. Its columns keep their widths from call to call, unless a cell needs more,
+// and those that the first call had no room for stay away, so that lines of later calls have the columns of the header.
+type sourceTable struct {
+	on     screen
+	widths []int
+	left   map[string]bool // the columns that stay away; nil before the first call
+}
 
-// print prints rows of as many cells each.
+// print prints rows of sourceColumns.
 func (t *sourceTable) print(out io.Writer, rows ...[]string) {
 	for _, row := range rows {
 		for i, cell := range row {
-			row[i] = cli.Printable(cell)
+			row[i] = t.cell(i, cli.Printable(cell))
 			for len(t.widths) <= i {
 				t.widths = append(t.widths, 0)
 			}
 			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
+	if t.left == nil {
+		t.left = t.leaving()
+	}
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			fmt.Fprintf(&line, "%-*s  ", t.widths[i], cell)
+			if !t.left[sourceColumns[i]] {
+				fmt.Fprintf(&line, "%-*s  ", t.widths[i], cell)
+			}
 		}
-		fmt.Fprintln(out, strings.TrimRight(line.String(), " "))
+		fmt.Fprintln(out, t.on.cut(line.String()))
 	}
 }
+
+// widestCell is how much of a cell a screen has, so that one long name does not take the place of all other columns.
+const widestCell = 28
+
+// cell returns what is printed of a cell: all of it where the table has no bound, and of the last column, which ends the line.
+func (t *sourceTable) cell(column int, text string) string {
+	if t.on.width == 0 || column == len(sourceColumns)-1 {
+		return text
+	}
+	return screen{width: widestCell}.cut(text)
+}
+
+// leaving returns the columns that the screen has no room for.
+func (t *sourceTable) leaving() map[string]bool {
+	left := make(map[string]bool)
+	if t.on.width == 0 || len(t.widths) == 0 {
+		return left
+	}
+	needed := min(t.widths[len(t.widths)-1], leastWhy)
+	for _, width := range t.widths[:len(t.widths)-1] {
+		needed += width + 2
+	}
+	for _, head := range dispensableOfSources {
+		if needed <= t.on.width {
+			break
+		}
+		left[head] = true
+		needed -= t.widths[slices.Index(sourceColumns, head)] + 2
+	}
+	return left
+}
+
+// dispensableOfSources are the columns that leave a narrow screen, the first one first.
+var dispensableOfSources = []string{"EPOCH", "LAST SEQ", "REPLAYED", "BLOCK", "GAPS", "TYPE", "DROPPED", "TENANT", "RANK", "MODEL",
+	"BLOCKS"}
 
 // sourceColumns are the columns of sourceCells.
 var sourceColumns = []string{"INSTANCE", "TENANT", "RANK", "TYPE", "MODEL", "BLOCK", "STATE", "EPOCH", "LAST SEQ", "BLOCKS", "GAPS",

@@ -8,10 +8,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"example.com/conductor/client"
 	"example.com/conductor/cmd/internal/cli"
@@ -257,4 +259,37 @@ func TestWhyText(t *testing.T) {
 	f("block_size_mismatch", "synced", "", larger, wrong)
 	f("gap; block_size_mismatch", "stale", "gap", client.ServiceFinding{Code: "stale", Severity: "error"}, wrong, larger)
 	f("EOF", "connecting", "", larger)
+}
+
+// TestServicesFit holds that a source is one line of a terminal, from which the columns leave that matter least.
+func TestServicesFit(t *testing.T) {
+	for width, heads := range map[int]string{
+		0:   strings.Join(sourceColumns, " "),
+		250: strings.Join(sourceColumns, " "),
+		120: "INSTANCE TENANT RANK TYPE MODEL BLOCK STATE LAST SEQ BLOCKS GAPS REPLAYED DROPPED WHY",
+		80:  "INSTANCE TENANT RANK MODEL STATE BLOCKS WHY",
+		40:  "INSTANCE STATE WHY",
+		12:  "INSTANCE",
+	} {
+		table := &sourceTable{on: screen{width: width}}
+		var out strings.Builder
+		s := client.Service{InstanceID: "prefill-1", TenantID: "default", Type: "vLLM", ModelName: "Qwen/Qwen3-8B", BlockSize: 16,
+			State: "stale", Reason: "cannot connect to tcp://10.0.0.1:5557: connection refused", DroppedBy: map[string]uint64{"seed": 1}}
+		table.print(&out, slices.Clone(sourceColumns), sourceCells(&s))
+		s.ModelName = "meta-llama/a-name-that-is-as-long-as-the-whole-line-of-a-terminal-of-eighty-columns"
+		table.print(&out, sourceCells(&s))
+		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		for _, line := range lines {
+			if n := utf8.RuneCountInString(line); width > 0 && n > width {
+				t.Errorf("%d columns of %d: %s", n, width, line)
+			}
+		}
+		if has := strings.Contains(lines[2], " default "); has != strings.Contains(heads, "TENANT") {
+			t.Errorf("%d columns: the second call has others than the header: %q", width, lines)
+		}
+		if got := strings.Join(strings.Fields(lines[0]), " "); len(lines) != 3 || width > 12 && got != heads ||
+			width > 12 && !strings.Contains(lines[1], " cannot connect") {
+			t.Errorf("%d columns: %q, want %s", width, lines, heads)
+		}
+	}
 }

@@ -215,11 +215,7 @@ func (t *top) printOnce(ctx context.Context, out io.Writer, asJSON bool) error {
 		return err
 	}
 	if !asJSON {
-		var on screen
-		if file, ok := out.(*os.File); ok {
-			on.width, _, _ = term.GetSize(int(file.Fd())) // 0, no bound, where there is no terminal
-		}
-		t.drawTable(out, on)
+		t.drawTable(out, screenOf(out))
 		return nil
 	}
 	return cli.PrintJSON(out, t.sortRows())

@@ -3,10 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/conductor/doctor"
@@ -17,6 +20,14 @@ import (
 type screen struct {
 	width, height int // 0 is no bound
 	coloured      bool
+}
+
+// screenOf returns a screen as wide as the terminal that out is, without a bound if it is none.
+func screenOf(out io.Writer) (on screen) {
+	if file, ok := out.(*os.File); ok {
+		on.width, _, _ = term.GetSize(int(file.Fd()))
+	}
+	return on
 }
 
 // wrap breaks a text at its spaces into lines that fit.
