@@ -33,7 +33,7 @@ type advice struct {
 	cause string // that Text ends with, in brackets; sources that differ in it alone are one entry
 }
 
-// pages has the pages about what is no finding, by code. A finding has its section in docs/findings.md.
+// pages maps the states of sources to the pages that explain them. Every other code has its section in docs/findings.md.
 var pages = map[string]string{
 	"failed":     "alerts#conductorsourcesfailed",
 	"partial":    "states#reasons-of-partial",

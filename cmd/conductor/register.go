@@ -65,7 +65,7 @@ func (r *changedRank) stateText() string {
 	return text
 }
 
-// fault says in one sentence what is wrong with a rank that is registered, and what to do; "" if nothing is.
+// fault returns the sentence that explains why a registered rank is not healthy and how to mend it, "" if it is healthy.
 func (r *changedRank) fault() string {
 	if len(r.Findings) > 0 {
 		return r.Findings[0].Message
@@ -146,7 +146,7 @@ with --wait, is not synced in time or has a finding of severity error.`,
 	fs.StringVar(&f.salt, "salt", "", "salt that the engine adds to all its prompts")
 	fs.BoolVar(&f.replace, "replace", false, "take the place of a registration of the same name that differs")
 	fs.StringArrayVar(&f.set, "set", nil, "`field=value` of POST /register; may be given again")
-	fs.BoolVar(&f.wait, "wait", false, "wait until all ranks are synced, and say what is wrong with them")
+	fs.BoolVar(&f.wait, "wait", false, "wait until all ranks are synced, and explain those that are not healthy")
 	fs.DurationVar(&f.timeout, "timeout", time.Minute, "how long --wait waits")
 	fs.BoolVar(&f.asJSON, "json", false, "print what became of each rank as a JSON array")
 	cmd.MarkFlagsMutuallyExclusive("replay-port", "replay-endpoint")

@@ -47,7 +47,7 @@ type servicesAnswer struct {
 	Unregistered []unregisteredRow
 }
 
-// inView says whose sources are in the answer, in a sentence about what is not in it; "" if those of all tenants are.
+// inView names the tenants that the token can see, to end the sentence "no source is registered"; "" if it sees all of them.
 func (a *servicesAnswer) inView() string {
 	if a.Tenants.All() {
 		return ""
@@ -63,7 +63,7 @@ type unregisteredRow struct {
 	Advice              string
 }
 
-// text says what was asked for, and what is registered instead.
+// text names the model, tenant and block size of the queries, and those that are registered.
 func (u *unregisteredRow) text() string {
 	return fmt.Sprintf("%s asked for model %q of tenant %q in blocks of %s, and got nothing: %s", spelling.Count(u.Queries, "query"),
 		u.ModelName, u.TenantID, spelling.Count(u.BlockSize, "token"), u.Advice)

@@ -96,7 +96,7 @@ func (one *sourceFlag) passes(s *client.Service) bool {
 // slash stands for the / of names of models, which no * of a path fits.
 const slash = "\x00"
 
-// apply keeps the sources of an answer that pass, and of the rest of the answer what is about them.
+// apply leaves only the sources that match the filter in an answer, and of its other lists only entries about such sources.
 func (f *sourceFilter) apply(answer *servicesAnswer) {
 	if !f.given() {
 		return
