@@ -69,6 +69,9 @@ func TestUnregisteredQueries(t *testing.T) {
 		}
 		time.Sleep(11 * time.Minute)
 		f(nil)
+		must.Succeed(t, c.For(Reader{}).Answer(&match.Query{Tenant: "ann", Model: "qwen", BlockSize: 16, Tokens: make([]uint32, 64)},
+			func(*match.Answer) {}))
+		f(nil) // those of long ago do not add up with it
 		for i := range 100 {
 			ask("ann", fmt.Sprint("m", i), 16)
 			time.Sleep(time.Millisecond)

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -50,6 +51,9 @@ func (u *unregistered) note(of scope.Deployment, now time.Time) {
 		one = &Unregistered{Deployment: of}
 		u.all[of] = one
 	}
+	if now.Sub(one.At) >= unregisteredAge {
+		one.Queries = 0 // a mistake of long ago and one of now are no habit
+	}
 	one.Queries++
 	one.At = now
 }
@@ -91,10 +95,7 @@ func (c *Catalog) Unregistered(now time.Time) (all []Unregistered) {
 	c.unregistered.mu.Unlock()
 	all = slices.DeleteFunc(all, func(u Unregistered) bool { return c.Models().Unregistered(u.Tenant, u.Model, u.BlockSize) == "" })
 	slices.SortFunc(all, func(a, b Unregistered) int {
-		if a.Queries != b.Queries {
-			return int(int64(b.Queries) - int64(a.Queries))
-		}
-		return a.Deployment.Compare(b.Deployment)
+		return cmp.Or(cmp.Compare(b.Queries, a.Queries), a.Deployment.Compare(b.Deployment))
 	})
 	return all
 }

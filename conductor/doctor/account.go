@@ -121,7 +121,7 @@ func (d *Doctor) Weigh(h Holding, now time.Time) {
 // where there is nothing else.
 func (a *account) sumLost() (n int) {
 	for reason, lost := range a.lost {
-		if a.taken == 0 || reason != events.OtherGroup && reason != events.AsideObject {
+		if a.taken == 0 || reason != events.OtherGroup && reason != events.AsideObject && reason != events.Foreign {
 			n += lost
 		}
 	}
