@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"math"
 	"slices"
 
 	"example.com/conductor/conductor/catalog"
@@ -48,11 +49,8 @@ func (s *holdings) gatherChunk(w *awaited) {
 		if key.Chunk = size; s.noRoomFor(ns, key) {
 			return
 		}
-		last := w.Engine[size-1:]
-		copies := ns.Deployment.Index.Inspect().Copies(nil, w.Owner, last)[0]
-		ns.Deployment.Index.Remove(w.Owner, last, []int{0}, index.CopyCount)
 		to := s.holder(ns, key, s.media[key.Medium]).owners[0]
-		for range copies {
+		for range takeCopies(ns.Deployment.Index, w.Owner, w.Engine[size-1:], math.MaxInt) {
 			ns.Deployment.Index.Store(&index.Store{Owner: to, Engine: slices.Clone(w.Engine), Copies: index.CopyCount})
 		}
 		return

@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"maps"
+	"math"
 	"slices"
 
 	"example.com/conductor/conductor/doctor"
@@ -189,39 +191,48 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 // stay, nil if that is not known.
 func (s *holdings) withdrawChunk(ns *namespace, o index.Owner, blocks []uint64, remaining []int, policy index.CopyPolicy) bool {
 	x, last := ns.Deployment.Index, len(blocks)-1
-	copies := func() int { return x.Inspect().Copies(nil, o, blocks[last:])[0] }
-	several := last > 0 && (remaining != nil || policy == index.CopySet)
-	had := 0
-	if several {
-		had = copies()
+	if last == 0 {
+		res := x.Remove(o, blocks, remaining, policy)
+		return res.Removed+res.Copies > 0
 	}
-	res := x.Remove(o, blocks[last:], remaining, policy)
-	gone := res.Removed + res.Copies
-	if gone == 0 {
-		return false
+	leaving := 1
+	switch {
+	case remaining != nil && remaining[0] >= 0:
+		had := x.Inspect().Copies(nil, o, blocks[last:])[0]
+		if leaving = had - remaining[0]; leaving <= 0 {
+			return had > 0
+		}
+	case policy == index.CopySet:
+		leaving = math.MaxInt
 	}
-	if several {
-		gone = had - copies()
-	}
-	for ; gone > 0 && last > 0; gone-- {
-		x.Remove(o, blocks[:last], nil, index.CopyCount)
-	}
-	return true
+	return takeCopies(x, o, blocks, leaving) > 0
 }
 
-// chunksHeld returns the names of those blocks of a stored event whose chunks the owner holds already.
-func (s *holdings) chunksHeld(ns *namespace, o index.Owner, c *normalize.Change, fold uint64) (held []uint64) {
-	size, all := c.Owner.Chunk, s.names(c.Cut.Hashes, fold)
-	var last []uint64
-	for i := size - 1; i < len(all); i += size {
-		last = append(last, all[i])
-	}
-	for i, n := range ns.Deployment.Index.Inspect().Copies(nil, o, last) {
-		if n > 0 {
-			held = append(held, all[i*size:(i+1)*size]...)
+// takeCopies takes up to so many copies of a chunk from an owner, and returns how many went.
+func takeCopies(x *index.Index, o index.Owner, chunk []uint64, most int) (n int) {
+	last := len(chunk) - 1
+	for more := true; more && n < most; n++ {
+		res := x.Remove(o, chunk[last:], nil, index.CopyCount)
+		if res.Unknown > 0 {
+			break
 		}
+		x.Remove(o, chunk[:last], nil, index.CopyCount)
+		more = res.Copies > 0
 	}
-	return held
+	return n
+}
+
+// keepSingle takes those copies that a stored event has added to chunks which the owner held before, or has twice itself.
+func (s *holdings) keepSingle(ns *namespace, o index.Owner, c *normalize.Change, fold uint64) {
+	size, all := c.Owner.Chunk, s.names(c.Cut.Hashes, fold)
+	chunks := make(map[uint64][]uint64) // by the last block
+	for i := size; i <= len(all); i += size {
+		chunks[all[i-1]] = all[i-size : i]
+	}
+	last := slices.Collect(maps.Keys(chunks))
+	for i, n := range ns.Deployment.Index.Inspect().Copies(nil, o, last) {
+		takeCopies(ns.Deployment.Index, o, chunks[last[i]], n-1)
+	}
 }
 
 // chunkGuess learns how many blocks the chunks on a medium have, from the distances between chunks whose

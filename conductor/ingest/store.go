@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"slices"
+
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/names"
@@ -100,9 +102,10 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		number = 0 // the hashes say it, if anything does
 	}
 	owner, policy := a.holdings.holder(ns, c.Owner, c.Medium).owners[0], a.holdings.copies(c.Owner)
-	var again []uint64
-	if policy == index.CopySet && c.Owner.Chunk > 1 {
-		policy, again = index.CopyCount, a.holdings.chunksHeld(ns, owner, c, at.Fold)
+	engine, single := a.holdings.names(hashes, at.Fold), policy == index.CopySet && c.Owner.Chunk > 1
+	if single {
+		engine = slices.Clone(engine) // a store may permute its hashes
+		policy = index.CopyCount      // of the blocks: chunks may have some in common
 	}
 	a.stored = index.Store{
 		Owner:        owner,
@@ -111,7 +114,7 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		Parent:       e.Parent ^ at.Fold,
 		HasParent:    e.HasParent,
 		Rootless:     !e.HasParent && (e.BaseBlock > 0 || c.Local == nil && a.reg.IsPool()), // a master says 0 of any
-		Engine:       a.holdings.names(hashes, at.Fold),
+		Engine:       engine,
 		Local:        c.Local,
 		ByName:       at.ByName,
 		Begins:       at.Begins,
@@ -124,8 +127,8 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		a.stored.Awaited = func(w index.Awaited) { a.effects.Awaited = append(a.effects.Awaited, awaited{ns.Deployment, w}) }
 	}
 	res := ns.Deployment.Index.Store(&a.stored)
-	if again != nil {
-		ns.Deployment.Index.Remove(owner, again, nil, index.CopyCount)
+	if single && res.Copies > 0 {
+		a.holdings.keepSingle(ns, owner, c, at.Fold)
 	}
 	return res
 }
