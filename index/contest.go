@@ -194,14 +194,15 @@ func (x *Index) MarkTeaching(src Source) {
 func (x *Index) ContestedHashes() int { return int(x.resolver.contests.n.Load()) }
 
 // DecideContests looks whether contests of some engine hashes, nil for all, have ended
-// because sources have lost blocks.
+// because sources have lost blocks. It reports whether one of those that go on is about a
+// block that a source holds.
 //
 // Nothing calls it by itself: a removal would have to ask for each block whether its names
 // are contested. So the caller asks from time to time. It goes by parts of 256, each under
 // a lock of its own, because a hostile publisher may have contested thousands.
-func (x *Index) DecideContests(engine []uint64) {
+func (x *Index) DecideContests(src Source, engine []uint64) (concerned bool) {
 	if x.ContestedHashes() == 0 {
-		return
+		return false
 	}
 	if engine == nil {
 		x.lock()
@@ -214,10 +215,23 @@ func (x *Index) DecideContests(engine []uint64) {
 		x.lock()
 		for _, h := range part {
 			x.resolver.decideContest(normal(h))
+			concerned = concerned || x.resolver.isConcerned(src, normal(h))
 		}
 		placeOthers(x)
 		x.unlock()
 	}
+	return concerned
+}
+
+// isConcerned reports whether a source holds the block that it means by a contested engine
+// hash. All lanes are locked.
+func (rs *resolver) isConcerned(src Source, engine uint64) bool {
+	s := rs.holders.sources[src]
+	if s == nil || !rs.contests.of[engine] {
+		return false
+	}
+	p := rs.meaningOf(s, engine)
+	return !p.isNone() && rs.tree.isHeldBy(s, p)
 }
 
 // TakeContests returns the contests that began or got another announcement, at most 1,024.

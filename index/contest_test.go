@@ -59,14 +59,14 @@ func (b *contestBench) remove(s int, h uint64) {
 		b.t.Errorf("source %d removes %d: %+v, held %v", s, h, res, held)
 	}
 	delete(b.means[s], h)
-	b.index.DecideContests([]uint64{h})
+	b.index.DecideContests(b.src[s], []uint64{h})
 	b.follow()
 }
 
 func (b *contestBench) clear(s int) {
 	b.index.ClearOwner(b.owners[s])
 	clear(b.means[s])
-	b.index.DecideContests(nil)
+	b.index.DecideContests(b.src[s], nil)
 	b.follow()
 }
 
@@ -94,7 +94,7 @@ func (b *contestBench) check(what string) {
 	if err := b.index.Check(); err != nil {
 		b.t.Fatalf("after %s: %v", what, err)
 	}
-	contested := 0
+	contested, concerned := 0, make([]bool, b.pool())
 	for h := uint64(1); h <= b.hashes; h++ {
 		var meant []uint64
 		for _, m := range b.means[:b.pool()] {
@@ -104,6 +104,10 @@ func (b *contestBench) check(what string) {
 		}
 		if len(meant) > 1 {
 			contested++
+		}
+		for s, m := range b.means[:b.pool()] {
+			_, holds := m[h]
+			concerned[s] = concerned[s] || holds && len(meant) > 1
 		}
 		held := 0
 		for v := range uint64(4) {
@@ -128,6 +132,11 @@ func (b *contestBench) check(what string) {
 	}
 	if n := b.index.ContestedHashes(); n != contested {
 		b.t.Fatalf("after %s: %d hashes are contested, want %d", what, n, contested)
+	}
+	for s, want := range concerned {
+		if got := b.index.DecideContests(b.src[s], nil); got != want {
+			b.t.Fatalf("after %s: a contest concerns source %d: %t, want %t", what, s, got, want)
+		}
 	}
 }
 
@@ -175,7 +184,7 @@ func TestContestTellsWho(t *testing.T) {
 		t.Errorf("the pool's block does not wait, %d hashes are contested", b.index.ContestedHashes())
 	}
 	b.index.DropSource(b.src[0])
-	b.index.DecideContests(nil)
+	b.index.DecideContests(b.src[0], nil)
 	if news := b.index.TakeContests(); len(news) != 0 || b.index.ContestedHashes() != 0 {
 		t.Errorf("news %+v, %d hashes are contested", news, b.index.ContestedHashes())
 	}
@@ -203,7 +212,7 @@ func TestContestOfLooseBlock(t *testing.T) {
 		t.Fatalf("%d hashes are contested", n)
 	}
 	x.Remove(l, []uint64{1}, nil, CopySet)
-	x.DecideContests(nil)
+	x.DecideContests(loser, nil)
 	if key, known := x.means(1); !known || key != 5 || x.ContestedHashes() != 0 {
 		t.Errorf("1 means %d, %v, %d hashes are contested", key, known, x.ContestedHashes())
 	}

@@ -36,23 +36,20 @@ func reportContest(m *catalog.Member, hash uint64, other *catalog.Member) {
 			"or hostile", hash, who)
 }
 
-// decideContests looks whether contests of hashes, nil for all, have ended with what the
-// source has lost.
-func (ns *namespace) decideContests(hashes []uint64) {
-	if ns.Deployment.Index.ContestedHashes() > 0 {
-		ns.Deployment.Index.DecideContests(hashes)
-	}
+// decideContests looks whether contests of hashes, nil for all, have ended with what the source has lost. It reports whether
+// one that goes on is about a block that the source holds.
+func (ns *namespace) decideContests(hashes []uint64) (concerned bool) {
+	return ns.Deployment.Index.DecideContests(ns.Source, hashes)
 }
 
-// decideAll looks whether any contest has ended, as by blocks that expired or a source that has left. The finding goes once no
-// hash is contested where the source holds blocks.
+// decideAll looks whether any contest has ended, as by blocks that expired or a source that has left. The finding goes once the
+// source holds no block by a contested hash.
 func (a *applier) decideAll() {
-	contested := 0
+	concerned := false
 	for _, ns := range a.holdings.namespaces {
-		ns.decideContests(nil)
-		contested += ns.Deployment.Index.ContestedHashes()
+		concerned = ns.decideContests(nil) || concerned
 	}
-	if contested == 0 {
+	if !concerned {
 		a.member.Findings.Withdraw(doctor.FindingContest)
 	}
 }
