@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"slices"
+
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
@@ -34,14 +36,15 @@ func observeRanks(s *Source, b *events.Batch) {
 	}
 }
 
-// ranks returns the ranks that the source has blocks of, or had in this epoch. turn is held.
+// ranks returns the ranks that the source has blocks of, or had in this epoch, ascending. turn is held.
 func (s *holdings) ranks() (all []int) {
 	for _, ns := range s.namespaces {
 		for key := range ns.owners {
 			all = append(all, int(key.Rank))
 		}
 	}
-	return all
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // claimantOf returns the source that is registered for a rank of the same engine.

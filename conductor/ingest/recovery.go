@@ -264,9 +264,7 @@ func (r *Recovery) Done() {
 	r.resumes = true
 	for s := range r.filled() {
 		s.applier.origin.Store(&r.Origin)
-		if s.marked {
-			s.feed.ResumeBehind(s.mark)
-		}
+		s.resume()
 		if s.recovered && r.ttl > 0 {
 			s.expires = time.AfterFunc(r.ttl, func() { expire(r.c, s) })
 		}

@@ -459,8 +459,17 @@ func (s *Source) inheritFrom(c *Sources, old *Source) {
 	s.holdings.namespaces, s.holdings.tallies = taken, tallies
 	s.holdings.mu.Unlock()
 	old.gone = true
-	if filling == nil && s.marked {
-		s.feed.ResumeBehind(s.mark)
+	if filling == nil {
+		s.resume()
+	}
+}
+
+// resume lets the feed go on behind the blocks that the source has from a former life, if a mark says up to where they are.
+func (s *Source) resume() {
+	if s.marked {
+		mark := s.mark
+		mark.Ranks = s.holdings.ranks()
+		s.feed.ResumeBehind(mark)
 	}
 }
 

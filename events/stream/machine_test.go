@@ -222,7 +222,12 @@ func (r *rig) do(op string) {
 		r.early, _ = strconv.ParseUint(op[len("early"):], 10, 64)
 	case strings.HasPrefix(op, "have"):
 		text, why, _ := strings.Cut(op[len("have"):], "?")
-		markAt(text, why).resumeMachine(r.m, max(r.early, 1))
+		text, ranks, _ := strings.Cut(text, "+")
+		mark := markAt(text, why)
+		for _, digit := range ranks {
+			mark.Ranks = append(mark.Ranks, int(digit-'0'))
+		}
+		mark.resumeMachine(r.m, max(r.early, 1))
 	case op[0] == 'r':
 		batch(inReplay, op[1:])
 	default:

@@ -11,6 +11,8 @@ type Mark struct {
 	// Missing is why what was applied up to Seq is not all there, "" if it is: a
 	// Status.History.
 	Missing string
+	// Ranks are those of the blocks up to Seq: a clear of one of them leaves the blocks of the others.
+	Ranks []int
 }
 
 // ResumeBehind makes the stream go on behind m, as if it had applied everything up to
@@ -66,6 +68,9 @@ const maxBacklog = 1 << 17
 // the first connection verifies it.
 func (at Mark) resumeMachine(m *machine, early uint64) {
 	m.consumed.resumeBehindMark(at)
+	if m.cfg.rank != NoRanks {
+		m.ranks = at.Ranks
+	}
 	m.completeness = completeness{lost: at.Missing}
 	m.evidence.seenElsewhere = true
 	// The peer may have had all of it from a replay alone. What it knew to be foreign is asked again by a live batch only.

@@ -42,7 +42,13 @@ func TestClearsOfRanks(t *testing.T) {
 	// What names no rank is of the registered one. Ranks of a pool mean nothing.
 	f("up 57 58z 59c", "57 58 59 =synced")
 	f("up 57 58x 59zc 60xc", "57 58 59 60 =synced")
+	// The blocks of a snapshot are of several ranks.
+	f("have5+01?history_unknown up 6c", "6 =partial:history_unknown")
+	f("have5+01?history_unknown up 6c 7xc", "6 7 =synced")
+	f("have5+0?history_unknown up 6c", "6 =synced")
+	f("have5+01 up 6 down up 7c", "6 7 =synced")
 	f = cases(t, machineConfig{decode: decodeRanked, rank: NoRanks})
+	f("have5+01?history_unknown up 6c", "6 =synced")
 	f("up 57 58x 59y 60zc", "57 58 59 60 =synced")
 	f = cases(t, machineConfig{decode: decodeRanked})
 	// The history of a new publisher is whole, and so is it of all ranks.
