@@ -264,7 +264,7 @@ func (r *Recovery) Done() {
 	r.resumes = true
 	for s := range r.filled() {
 		s.applier.origin.Store(&r.Origin)
-		s.resume()
+		resumeFeed(s)
 		if s.recovered && r.ttl > 0 {
 			s.expires = time.AfterFunc(r.ttl, func() { expire(r.c, s) })
 		}

@@ -460,12 +460,12 @@ func (s *Source) inheritFrom(c *Sources, old *Source) {
 	s.holdings.mu.Unlock()
 	old.gone = true
 	if filling == nil {
-		s.resume()
+		resumeFeed(s)
 	}
 }
 
-// resume lets the feed go on behind the blocks that the source has from a former life, if a mark says up to where they are.
-func (s *Source) resume() {
+// resumeFeed lets the feed go on behind the blocks that the source has from a former life, if a mark says up to where they are.
+func resumeFeed(s *Source) {
 	if s.marked {
 		mark := s.mark
 		mark.Ranks = s.holdings.ranks()
