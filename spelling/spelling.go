@@ -30,6 +30,11 @@ func Closest(word string, known []string) string {
 			return k
 		}
 	}
+	for _, k := range known {
+		if rest, begins := strings.CutPrefix(strings.ToLower(k), lower); begins && len(word) > 2 && strings.ContainsAny(rest[:1], "-_") {
+			return k
+		}
+	}
 	best, at := 1+min(2, len(lower)/3), "" // one slip in three letters, two at most
 	for _, k := range known {
 		if d := distance(lower, strings.ToLower(k)); d < best {
