@@ -235,7 +235,7 @@ func (d *Doctor) observeContext(at *scope.Context, count int) {
 	}
 	d.Findings.Report(FindingContext,
 		"every event is about model %q, adapter %q, block size %d, tenant %q; registered is model %q, adapter %q, block size %d, tenant "+
-			"%q: queries for those find nothing",
+			"%q, and queries for that find nothing: correct the registration, or ask for what the events say",
 		at.Deployment.Model, at.Variant.Lora, at.Deployment.BlockSize, at.Deployment.Tenant,
 		home.Deployment.Model, home.Variant.Lora, home.Deployment.BlockSize, home.Deployment.Tenant)
 }
