@@ -205,7 +205,7 @@ var table = []room{
 	// Who may ask what: the middleware of all routers, and the files that it reads.
 	{dir: "conductor/access", rooms: []string{"bounds", "conductor", "conductor/forward", "conductor/body", "conductor/scope",
 		"conductor/server",
-		"conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3"},
+		"conductor/stage", "yamlfile"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3"},
 		not: []string{"flag"}},
 
 	// How long requests spend where, as values: the query path enters stages, the room below reads them.
@@ -293,7 +293,10 @@ var table = []room{
 	// The sources of a file are registrations: one table has their fields, and their rules are those of every registration.
 	{dir: "redact", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
-	{dir: "config", rooms: []string{"conductor/registration", "conductor/scope", "events/reach", "spelling"},
+	// Files that people write, with the place of each mistake: those of settings and of credentials are read by one rule.
+	{dir: "yamlfile", modules: []string{"go.yaml.in/yaml/v3"}, not: append([]string{"net", "net/http", "os"}, logging...), noClock: true},
+
+	{dir: "config", rooms: []string{"conductor/registration", "conductor/scope", "events/reach", "spelling", "yamlfile"},
 		modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
 
 	// What checks the files in deploy/. It is a module of its own.

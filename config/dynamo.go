@@ -53,7 +53,7 @@ func (l *loader) readDynamoEnv(env map[string]string) {
 		if err == nil && n < 0 {
 			err = strconv.ErrSyntax
 		}
-		l.noteOrigin(path, place{layer: inEnv, name: "env " + envMinWorkers}, err == nil)
+		l.noteOrigin(path, placeIn(inEnv, "env "+envMinWorkers), err == nil)
 		if err != nil {
 			reason := "invalid digit found in string"
 			if errors.Is(err, strconv.ErrRange) {
@@ -67,7 +67,7 @@ func (l *loader) readDynamoEnv(env map[string]string) {
 	}
 	if slices.Contains([]string{"1", "true", "yes", "on"}, strings.ToLower(strings.TrimSpace(env[envTestEndpoints]))) {
 		const path = "dynamo.test_endpoints"
-		l.noteOrigin(path, place{layer: inEnv, name: "env " + envTestEndpoints}, true)
+		l.noteOrigin(path, placeIn(inEnv, "env "+envTestEndpoints), true)
 		l.values.Set(path, true)
 	}
 }
@@ -77,7 +77,7 @@ func (l *loader) addDynamoServer(d DynamoServer, c *Config) {
 	if d.Address != "" {
 		l.addDynamoListener(d, c)
 	}
-	at := place{layer: inFlags, name: "flag --" + flagWorkers}
+	at := placeIn(inFlags, "flag --"+flagWorkers)
 	for _, s := range d.Workers {
 		path := fmt.Sprintf("sources[%d]", len(c.Sources))
 		l.origins[path], l.origins[path+".endpoint"] = origin{place: at}, origin{place: at, vouched: true}
@@ -87,7 +87,7 @@ func (l *loader) addDynamoServer(d DynamoServer, c *Config) {
 
 // addDynamoListener puts the one listener of the dialect behind those that stay.
 func (l *loader) addDynamoListener(d DynamoServer, c *Config) {
-	at := place{layer: inFlags, name: "flag --" + flagPort}
+	at := placeIn(inFlags, "flag --"+flagPort)
 	goes := func(one Listener) bool { return d.Alone || one.Dialect == Dynamo }
 	if slices.ContainsFunc(c.Listeners, goes) {
 		if l.origins["listeners"].layer == inFlags {

@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"example.com/conductor/spelling"
 )
 
 const (
@@ -60,7 +62,7 @@ func (l *loader) readEnv(env map[string]string) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		at := place{layer: inEnv, name: "env " + name}
+		at := placeIn(inEnv, "env "+name)
 		s, isSetting := byName[name]
 		switch {
 		case isSetting:
@@ -69,7 +71,7 @@ func (l *loader) readEnv(env map[string]string) {
 			l.warns.addProblem(at, "", "has no effect; %s sets the hash seed", envPrefix+"HASH_SEED")
 		case name == envFile || slices.Contains(notForServe, name) || serviceLinks.MatchString(name):
 		default:
-			l.warns.addProblem(at, "", "unknown variable%s", didYouMean(meantVariable(name, known), known))
+			l.warns.addProblem(at, "", "unknown variable%s", spelling.DidYouMean(meantVariable(name, known), known))
 		}
 	}
 }

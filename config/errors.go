@@ -5,37 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
-	"example.com/conductor/spelling"
+	"example.com/conductor/yamlfile"
 )
 
-// FieldError is one mistake or warning, with the place of the setting. Load joins them with errors.Join, one
-// line each.
+// FieldError is one mistake or warning, with the place of the setting: file:line:column, file, env NAME or flag --name, "" for
+// a value built in code. Load joins them with errors.Join, one line each.
 type FieldError struct {
-	Path    string // the key, such as sources[2].endpoint; "" when the whole place is meant
-	Place   string // file:line:column, file, env NAME or flag --name; "" for a value built in code
-	Message string
-
-	at place
-}
-
-// Error returns "place: path: message" without the parts that are empty.
-func (e FieldError) Error() string {
-	var parts []string
-	for _, s := range []string{e.Place, e.Path, e.Message} {
-		if s != "" {
-			parts = append(parts, s)
-		}
-	}
-	return strings.Join(parts, ": ")
+	yamlfile.Problem
+	layer int
 }
 
 // A place is where a value was given; its zero value is "by default".
 type place struct {
-	layer     int    // reporting order: file, environment, flags
-	name      string // file name, "env NAME" or "flag --name"
-	line, col int    // from 1; 0 when unknown
+	layer          int // reporting order: file, environment, flags
+	yamlfile.Place     // its name is that of the file, "env NAME" or "flag --name"
 }
 
 const (
@@ -44,15 +28,8 @@ const (
 	inFlags
 )
 
-func (p place) String() string {
-	switch {
-	case p.line > 0 && p.col > 0:
-		return fmt.Sprintf("%s:%d:%d", p.name, p.line, p.col)
-	case p.line > 0:
-		return fmt.Sprintf("%s:%d", p.name, p.line)
-	}
-	return p.name
-}
+// placeIn returns a place of which only the name is known.
+func placeIn(layer int, name string) place { return place{layer, yamlfile.Place{Name: name}} }
 
 // A report collects problems and lists them in the order of a reader: file from top to
 // bottom, environment, flags.
@@ -60,13 +37,13 @@ type report []FieldError
 
 // addProblem records a mistake in the value of path, which stands at.
 func (r *report) addProblem(at place, path, format string, args ...any) {
-	*r = append(*r, FieldError{path, at.String(), fmt.Sprintf(format, args...), at})
+	*r = append(*r, FieldError{yamlfile.Problem{Place: at.Place, Path: path, Message: fmt.Sprintf(format, args...)}, at.layer})
 }
 
 // sorted returns the problems in order.
 func (r report) sorted() []FieldError {
 	slices.SortStableFunc(r, func(a, b FieldError) int {
-		return cmp.Or(cmp.Compare(a.at.layer, b.at.layer), cmp.Compare(a.at.line, b.at.line), cmp.Compare(a.at.col, b.at.col))
+		return cmp.Or(cmp.Compare(a.layer, b.layer), a.Place.Compare(b.Place))
 	})
 	return r
 }
@@ -84,17 +61,9 @@ func (r report) err() error {
 func InFlags(err error) bool {
 	switch e := err.(type) {
 	case FieldError:
-		return e.at.layer == inFlags
+		return e.layer == inFlags
 	case interface{ Unwrap() []error }:
 		return slices.ContainsFunc(e.Unwrap(), InFlags)
 	}
 	return false
-}
-
-// didYouMean completes a message about an unknown word, or returns "".
-func didYouMean(word string, known []string) string {
-	if closest := spelling.Closest(word, known); closest != "" {
-		return fmt.Sprintf("; did you mean %q?", closest)
-	}
-	return ""
 }

@@ -14,6 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/spelling"
+	"example.com/conductor/yamlfile"
 )
 
 // Mooncake's own file, as all its versions since March 2026 read it:
@@ -45,15 +47,15 @@ const (
 // usual one, or none.
 func (l *loader) findFile(o Options, env map[string]string) (name string, data []byte) {
 	home, named := env["HOME"], env[envFile]
-	at := place{layer: inFile, name: o.File}
+	at := placeIn(inFile, o.File)
 	switch {
 	case o.File != "":
 		name = o.File
 	case named != "":
-		name, at = named, place{layer: inEnv, name: "env " + envFile}
+		name, at = named, placeIn(inEnv, "env "+envFile)
 	case home != "":
 		name = filepath.Join(home, mooncakeFile)
-		at.name = name
+		at.Name = name
 	default:
 		return "", nil
 	}
@@ -78,29 +80,29 @@ func (l *loader) findFile(o Options, env map[string]string) (name string, data [
 // readFile checks a whole file against the known keys.
 func (l *loader) readFile(name string, data []byte) {
 	t := parseTree(name, data, &l.errs)
-	if t.root == nil {
+	if t.Root == nil {
 		return
 	}
-	pairs, _ := t.readPairs(t.root, "")
+	pairs, _ := t.Pairs(t.Root, "")
 	var sources []Source
-	var port *pair
-	sections := slices.DeleteFunc(pairs, func(p pair) bool {
-		switch p.name {
+	var port *yamlfile.Pair
+	sections := slices.DeleteFunc(pairs, func(p yamlfile.Pair) bool {
+		switch p.Name {
 		case "listeners":
-			l.values.Set("listeners", l.readListeners(t, p.value))
-			l.noteOrigin("listeners", t.placeOf(p.key), true)
+			l.values.Set("listeners", l.readListeners(t, p.Value))
+			l.noteOrigin("listeners", t.placeOf(p.Key), true)
 		case "sources":
-			l.noteOrigin("sources", t.placeOf(p.key), true)
-			for i, n := range t.readElements(p.value, "sources") {
+			l.noteOrigin("sources", t.placeOf(p.Key), true)
+			for i, n := range t.readElements(p.Value, "sources") {
 				sources = append(sources, l.readSource(t, len(sources), n, fmt.Sprintf("sources[%d]", i), ""))
 			}
 		case mooncakePort:
 			port = &p
 		case mooncakeSources:
-			l.noteOrigin("sources", t.placeOf(p.key), true)
-			entries, _ := t.readPairs(p.value, mooncakeSources)
+			l.noteOrigin("sources", t.placeOf(p.Key), true)
+			entries, _ := t.Pairs(p.Value, mooncakeSources)
 			for _, e := range entries {
-				sources = append(sources, l.readSource(t, len(sources), e.value, joinPath(mooncakeSources, e.name), e.name))
+				sources = append(sources, l.readSource(t, len(sources), e.Value, yamlfile.JoinPath(mooncakeSources, e.Name), e.Name))
 			}
 		default:
 			return false
@@ -123,36 +125,36 @@ func (l *loader) readFile(name string, data []byte) {
 }
 
 // readMap begins the map at path.
-func (l *loader) readMap(t *tree, path string, n *yaml.Node) []pair {
-	pairs, ok := t.readPairs(n, l.nameOf(path))
+func (l *loader) readMap(t tree, path string, n *yaml.Node) []yamlfile.Pair {
+	pairs, ok := t.Pairs(n, l.nameOf(path))
 	l.noteOrigin(path, t.placeOf(n), ok)
 	return pairs
 }
 
 // readFields reads the pairs of the map at path into a struct.
-func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, into reflect.Value) {
+func (l *loader) readFields(t tree, path string, pairs []yamlfile.Pair, fields []field, into reflect.Value) {
 	var names []string
 	for _, f := range fields {
 		names = append(names, f.name)
 	}
 	for _, p := range pairs {
-		i := slices.Index(names, p.name)
+		i := slices.Index(names, p.Name)
 		if i < 0 {
 			l.reportUnknownKey(t, p, l.nameOf(path), names)
 			continue
 		}
-		f, at := fields[i], joinPath(path, p.name)
+		f, at := fields[i], yamlfile.JoinPath(path, p.Name)
 		switch {
-		case f.nullable && isNull(p.value):
-			l.noteOrigin(at, t.placeOf(p.value), true)
+		case f.nullable && yamlfile.IsNull(p.Value):
+			l.noteOrigin(at, t.placeOf(p.Value), true)
 		case f.members != nil && f.nullable:
-			l.readWhole(t, at, p.value, f.members, into.FieldByIndex(f.index))
+			l.readWhole(t, at, p.Value, f.members, into.FieldByIndex(f.index))
 		case f.members != nil:
-			section, _ := t.readPairs(p.value, at)
+			section, _ := t.Pairs(p.Value, at)
 			l.readFields(t, at, section, f.members, into.FieldByIndex(f.index))
 		default:
-			v, ok := t.readValue(p.value, l.nameOf(at), f.kind)
-			if l.noteOrigin(at, t.placeOf(p.value), ok); ok {
+			v, ok := t.readValue(p.Value, l.nameOf(at), f.kind)
+			if l.noteOrigin(at, t.placeOf(p.Value), ok); ok {
 				into.FieldByIndex(f.index).Set(reflect.ValueOf(v))
 			}
 		}
@@ -160,12 +162,12 @@ func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, 
 }
 
 // readWhole reads the map at path into a struct whose fields mean nothing without each other.
-func (l *loader) readWhole(t *tree, path string, n *yaml.Node, fields []field, into reflect.Value) {
+func (l *loader) readWhole(t tree, path string, n *yaml.Node, fields []field, into reflect.Value) {
 	l.readFields(t, path, l.readMap(t, path, n), fields, into)
 	isMap := !l.origins[path].failed
 	whole := isMap
 	for _, f := range fields {
-		at := joinPath(path, f.name)
+		at := yamlfile.JoinPath(path, f.name)
 		o, given := l.origins[at]
 		if isMap && !given && !f.nullable {
 			l.errs.addProblem(t.placeOf(n), l.nameOf(at), "is required")
@@ -178,19 +180,19 @@ func (l *loader) readWhole(t *tree, path string, n *yaml.Node, fields []field, i
 
 // reportUnknownKey reports an unknown key, with the key that was probably meant: one of the same map, or one
 // of the same name somewhere else.
-func (l *loader) reportUnknownKey(t *tree, p pair, section string, names []string) {
-	hint := didYouMean(p.name, names)
+func (l *loader) reportUnknownKey(t tree, p yamlfile.Pair, section string, names []string) {
+	hint := spelling.DidYouMean(p.Name, names)
 	if hint == "" {
 		for _, s := range settings {
-			if s.name == p.name {
+			if s.name == p.Name {
 				hint = fmt.Sprintf("; did you mean %q?", s.path)
 			}
 		}
 	}
-	l.errs.addProblem(t.placeOf(p.key), joinPath(section, p.name), "unknown key%s", hint)
+	t.AddUnknownKey(p, section, hint)
 }
 
-func (l *loader) readListeners(t *tree, n *yaml.Node) []Listener {
+func (l *loader) readListeners(t tree, n *yaml.Node) []Listener {
 	out := []Listener{}
 	for i, e := range t.readElements(n, "listeners") {
 		path := fmt.Sprintf("listeners[%d]", i)
@@ -202,38 +204,39 @@ func (l *loader) readListeners(t *tree, n *yaml.Node) []Listener {
 }
 
 // readMooncakePort turns http_server_port into the one listener it stands for.
-func (l *loader) readMooncakePort(t *tree, p pair) {
+func (l *loader) readMooncakePort(t tree, p yamlfile.Pair) {
 	if ours, both := l.origins["listeners"]; both {
-		l.errs.addProblem(t.placeOf(p.key), mooncakePort, "listeners (%s) says the same; keep one of the two", ours)
+		l.errs.addProblem(t.placeOf(p.Key), mooncakePort, "listeners (%s) says the same; keep one of the two", ours)
 		return
 	}
-	v, ok := t.readScalar(p.value, mooncakePort, countKind())
+	v, ok := t.readScalar(p.Value, mooncakePort, countKind())
 	if !ok {
 		return
 	}
 	port := v.(int)
 	if port < 1 || port > 65535 {
-		l.errs.addProblem(t.placeOf(p.value), mooncakePort, "%d is out of range 1 to 65535", port)
+		l.errs.addProblem(t.placeOf(p.Value), mooncakePort, "%d is out of range 1 to 65535", port)
 		return
 	}
 	l.values.Set("listeners", []Listener{{":" + strconv.Itoa(port), Conductor}})
-	l.noteOrigin("listeners", t.placeOf(p.value), true)
-	l.origins["listeners[0].address"] = origin{place: t.placeOf(p.value), called: mooncakePort}
+	l.noteOrigin("listeners", t.placeOf(p.Value), true)
+	l.origins["listeners[0].address"] = origin{place: t.placeOf(p.Value), called: mooncakePort}
 }
 
 // readSource reads entry i of the final list of sources, which the reader of the file calls name. instance is
 // its instance id if it gives none.
-func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string) Source {
+func (l *loader) readSource(t tree, i int, n *yaml.Node, name, instance string) Source {
 	path := fmt.Sprintf("sources[%d]", i)
 	l.origins[path] = origin{called: name}
 	s := Source{Registration: registration.Registration{Instance: instance}}
-	pairs := slices.DeleteFunc(l.readMap(t, path, n), func(p pair) bool {
+	pairs := slices.DeleteFunc(l.readMap(t, path, n), func(p yamlfile.Pair) bool {
 		switch {
-		case p.name == sourceTTL && p.value.Kind == yaml.MappingNode:
-			s.MediaTTL = l.readMediaTTL(t, joinPath(path, sourceTTL), p.value)
-		case p.name == "cache_group": // Mooncake's
-			if !isNull(p.value) && (p.value.ShortTag() != "!!int" || p.value.Value != "0") { // 0 is what happens anyway
-				l.warns.addProblem(t.placeOf(p.key), joinPath(l.nameOf(path), p.name), "has no effect; groups are told apart by the events")
+		case p.Name == sourceTTL && p.Value.Kind == yaml.MappingNode:
+			s.MediaTTL = l.readMediaTTL(t, yamlfile.JoinPath(path, sourceTTL), p.Value)
+		case p.Name == "cache_group": // Mooncake's
+			if !yamlfile.IsNull(p.Value) && (p.Value.ShortTag() != "!!int" || p.Value.Value != "0") { // 0 is what happens anyway
+				l.warns.addProblem(t.placeOf(p.Key), yamlfile.JoinPath(l.nameOf(path), p.Name),
+					"has no effect; groups are told apart by the events")
 			}
 		default:
 			return false
@@ -241,7 +244,7 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string)
 		return true
 	})
 	l.readFields(t, path, pairs, sourceFields, reflect.ValueOf(&s).Elem())
-	at := joinPath(path, blockSize)
+	at := yamlfile.JoinPath(path, blockSize)
 	_, given := l.origins[at]
 	switch {
 	case s.BlockSize == AutoCount:
@@ -253,17 +256,17 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string)
 }
 
 // readMediaTTL reads the map of media at path.
-func (l *loader) readMediaTTL(t *tree, path string, n *yaml.Node) map[string]time.Duration {
+func (l *loader) readMediaTTL(t tree, path string, n *yaml.Node) map[string]time.Duration {
 	pairs := l.readMap(t, path, n)
 	out := make(map[string]time.Duration, len(pairs))
 	for _, p := range pairs {
-		at := path + "." + p.name
-		if isNull(p.value) {
+		at := path + "." + p.Name
+		if yamlfile.IsNull(p.Value) {
 			continue
 		}
-		v, ok := t.readScalar(p.value, l.nameOf(at), durationKind())
-		if l.noteOrigin(at, t.placeOf(p.value), ok); ok {
-			out[p.name] = v.(time.Duration)
+		v, ok := t.readScalar(p.Value, l.nameOf(at), durationKind())
+		if l.noteOrigin(at, t.placeOf(p.Value), ok); ok {
+			out[p.Name] = v.(time.Duration)
 		}
 	}
 	return out

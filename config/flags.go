@@ -59,7 +59,7 @@ func givenFlag(fs *pflag.FlagSet, name string) (string, bool) {
 func (l *loader) readFlags(fs *pflag.FlagSet) {
 	for _, s := range allSettings {
 		if value, ok := givenFlag(fs, s.flag); ok {
-			l.readText(s, value, place{layer: inFlags, name: "flag --" + s.flag})
+			l.readText(s, value, placeIn(inFlags, "flag --"+s.flag))
 		}
 	}
 }

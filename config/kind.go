@@ -15,6 +15,7 @@ import (
 
 	"example.com/conductor/events/reach"
 	"example.com/conductor/redact"
+	"example.com/conductor/spelling"
 )
 
 // AutoCount is a number that is not set: a bound that follows another one.
@@ -188,7 +189,7 @@ func wordKind(words ...string) kind {
 		if len(words) == 1 {
 			return nil, fmt.Errorf("%q is not %s, the only word for it", redact.Text(s), words[0])
 		}
-		return nil, fmt.Errorf("%q is none of %s%s", redact.Text(s), strings.Join(words, ", "), didYouMean(s, words))
+		return nil, fmt.Errorf("%q is none of %s%s", redact.Text(s), strings.Join(words, ", "), spelling.DidYouMean(s, words))
 	}
 	return k
 }

@@ -451,28 +451,6 @@ func TestKindParse(t *testing.T) {
 	f(textKinds["urls"], "http://a/#x", "error")
 }
 
-func TestDidYouMean(t *testing.T) {
-	known := []string{"level", "format", "modelname", "dp_rank"}
-	f := func(word, want string) {
-		t.Helper()
-		if want != "" {
-			want = "; did you mean \"" + want + "\"?"
-		}
-		if got := didYouMean(word, known); got != want {
-			t.Errorf("%q: %q, want %q", word, got, want)
-		}
-	}
-	f("levle", "level")
-	f("LEVEL", "level")
-	f("lvl", "")
-	f("fromat", "format")
-	f("model", "modelname")
-	f("rank", "dp_rank")
-	f("x", "")
-	f("", "")
-	f(strings.Repeat("level", 100), "")
-}
-
 // TestFlagsSpeakForThemselves holds that usage shows default, type and meaning.
 func TestFlagsSpeakForThemselves(t *testing.T) {
 	usage := flags(t).FlagUsages()

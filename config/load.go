@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
+
+	"example.com/conductor/yamlfile"
 )
 
 // Options says where Load looks.
@@ -133,7 +135,7 @@ func (l *loader) nameOf(path string) string {
 		return called
 	}
 	if i := strings.LastIndexByte(path, '.'); i > 0 {
-		return joinPath(l.nameOf(path[:i]), path[i+1:])
+		return yamlfile.JoinPath(l.nameOf(path[:i]), path[i+1:])
 	}
 	return path
 }

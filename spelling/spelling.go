@@ -2,6 +2,7 @@
 package spelling
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -42,6 +43,14 @@ func Closest(word string, known []string) string {
 		}
 	}
 	return at
+}
+
+// DidYouMean returns how a message about an unknown word ends, with the word of known that was probably meant; "" if there is none.
+func DidYouMean(word string, known []string) string {
+	if closest := Closest(word, known); closest != "" {
+		return fmt.Sprintf("; did you mean %q?", closest)
+	}
+	return ""
 }
 
 // distance counts the insertions, deletions, replacements and swaps of

@@ -1,16 +1,31 @@
 package spelling
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
-func TestClosest(t *testing.T) {
-	f := func(word, want string, known ...string) {
+func TestDidYouMean(t *testing.T) {
+	known := []string{"level", "format", "modelname", "dp_rank", "replace", "replay-endpoint", "replay-port", "block_size"}
+	f := func(word, want string) {
 		t.Helper()
-		if got := Closest(word, known); got != want {
-			t.Errorf("%s: %q, want %q of %q", word, got, want, known)
+		if want != "" {
+			want = "; did you mean \"" + want + "\"?"
+		}
+		if got := DidYouMean(word, known); got != want {
+			t.Errorf("%q: %q, want %q", word, got, want)
 		}
 	}
-	f("replay", "replay-endpoint", "replace", "replay-endpoint", "replay-port")
-	f("Block", "block_size", "lock", "block_size")
-	f("replac", "replace", "replace", "replay-endpoint")
-	f("nothing", "", "replace", "replay-port")
+	f("levle", "level")
+	f("LEVEL", "level")
+	f("lvl", "")
+	f("fromat", "format")
+	f("model", "modelname")
+	f("rank", "dp_rank")
+	f("replay", "replay-endpoint")
+	f("replac", "replace")
+	f("Block", "block_size")
+	f("x", "")
+	f("", "")
+	f(strings.Repeat("level", 100), "")
 }

@@ -1,4 +1,4 @@
-package config
+package yamlfile
 
 import (
 	"bytes"
@@ -12,21 +12,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parseJSON builds the same tree from JSON. The YAML parser cannot read all JSON: it
+// parseJSON builds the same nodes from JSON. The YAML parser cannot read all JSON: it
 // rejects surrogate pairs and some tabs.
-func (t *tree) parseJSON(data []byte) *yaml.Node {
+func (f *File) parseJSON(data []byte) *yaml.Node {
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
-		at := place{inFile, t.name, 1, 1}
+		at := Place{f.Name, 1, 1}
 		var syntax *json.SyntaxError
 		if errors.As(err, &syntax) {
 			end := min(int(syntax.Offset), len(data))
 			if !strings.Contains(err.Error(), "unexpected end") {
 				end = max(0, end-1) // the offset counts the offending byte
 			}
-			at.line, at.col = lineAndColumn(data, end)
+			at.Line, at.Col = lineAndColumn(data, end)
 		}
-		t.problems.addProblem(at, "", "no valid JSON: %s", err)
+		f.addProblem(at, "", "no valid JSON: %s", err)
 		return nil
 	}
 	b := jsonBuilder{data: data, dec: json.NewDecoder(bytes.NewReader(data)), line: 1}
