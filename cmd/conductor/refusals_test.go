@@ -101,8 +101,8 @@ func TestAllMistakesAtOnce(t *testing.T) {
 	cert, _ := ca.issue("one", 1, time.Now().Add(time.Hour))
 	_, key := ca.issue("two", 2, time.Now().Add(time.Hour))
 	file := write("file", "no folder\n")
-	credentials := write("credentials.yaml", "tokens: [{sha256: short, roles: [king], tenants: []}]\n"+
-		"certificates: [{roles: [query], tenants: ['']}]\n")
+	credentials := write("credentials.yaml", "tokens: [{sha256: short, roles: [king], tenants: [], rolls: 1}]\n"+
+		"certificates: [{roles: [query], tenants: ['']}, {name: a, subject: a, roles: query, tenants: [x]}]\n")
 	headers := write("headers", "first\nsecond\n")
 	settings := write("settings.yaml", strings.NewReplacer("DIR", dir, "CERT", cert, "KEY", key, "FILE", file).Replace(`
 log: {level: loud}
@@ -122,8 +122,11 @@ sources:
   - {endpoint: 'tcp://e:1', type: v, instance_id: b}
 `))
 	wants := []string{
-		`log.level: "loud"`, "no_such_setting", "tokens[0]: sha256: ", "tokens[0]: name: ", "tokens[0]: roles: ", "tokens[0]: tenants: ",
-		"certificates[0]: subject: ", "certificates[0]: name: ", "certificates[0]: tenants: ", `auth.anonymous[0]: "king"`,
+		`log.level: "loud"`, "no_such_setting", "auth.file: " + credentials + ":1:19: tokens[0].sha256: ",
+		":1:10: tokens[0].name: is required", ":1:34: tokens[0].roles[0]: ", "tokens[0].tenants: ",
+		`1:54: tokens[0].rolls: unknown key; did you`,
+		"credentials.yaml:2:16: certificates[0].subject: ", "certificates[0].name: ", "certificates[0].tenants[0]: ",
+		"certificates[1].roles: must be a list, not a text", `auth.anonymous[0]: "king"`,
 		"tls.cert: tls: private key does not match", "tls.client_ca: open ", "peer.cert: open ", "peer.key: open ",
 		"peer.cacert: " + file + ": there is no certificate", "peer.token_file: open ", "store.url: invalid database number",
 		"store.cert: cert and key belong together", "store.cacert: open ", "store.password_file: open ",
@@ -178,7 +181,8 @@ sources:
 	p := startProcess(t, "serve", "--config", live, "--listen", "127.0.0.1:0")
 	write("live.yaml", "log: {level: loud}\n"+auth)
 	write("fine.yaml", "tokens: [{}]\n")
-	tells([]string{`log.level: "loud"`, "auth.file: tokens[0]: sha256: ", "auth.file: tokens[0]: name: "}, "config", "diff", "--server",
+	tells([]string{`log.level: "loud"`, "auth.file: " + dir + "/fine.yaml:1:10: tokens[0].sha256: ",
+		"fine.yaml:1:10: tokens[0].name: "}, "config", "diff", "--server",
 		p.url)
 }
 

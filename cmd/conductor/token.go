@@ -187,7 +187,7 @@ func draftCredentials(draft *os.File, name string, entry *tokenEntry) ([]byte, e
 	switch {
 	case err == nil:
 		if _, err := access.LoadCredentials(name); err != nil {
-			return nil, fmt.Errorf("nothing is added, because a server would refuse %s as it is: %w", name, err)
+			return nil, fmt.Errorf("nothing is added, because a server would refuse the file as it is:\n%w", err)
 		}
 	case !errors.Is(err, os.ErrNotExist):
 		return nil, err
@@ -200,7 +200,7 @@ func draftCredentials(draft *os.File, name string, entry *tokenEntry) ([]byte, e
 	if err = errors.Join(err, draft.Sync()); err != nil {
 		return nil, err
 	}
-	if _, err := access.LoadCredentials(draft.Name()); err != nil {
+	if _, err := access.ParseCredentials("", text); err != nil { // without places, which would be those in the draft
 		return nil, fmt.Errorf("nothing is added to %s: %w", name, err)
 	}
 	return text, nil

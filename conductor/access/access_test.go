@@ -42,9 +42,9 @@ func TestPipesAreRefused(t *testing.T) {
 	}
 }
 
-// TestReadCredentialsMistakes holds that all mistakes are reported with entry and field.
-func TestReadCredentialsMistakes(t *testing.T) {
-	_, err := readCredentials(strings.NewReader(fmt.Sprintf(`
+// TestParseCredentialsMistakes holds that all mistakes are reported with entry and field.
+func TestParseCredentialsMistakes(t *testing.T) {
+	_, err := ParseCredentials("c.yaml", []byte(fmt.Sprintf(`
 tokens:
   - {name: a, sha256: %[1]s, roles: [query], tenants: [x]}
   - {name: a, sha256: %[2]s, roles: [query], tenants: [x]}
@@ -64,10 +64,10 @@ certificates:
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`tokens[1]: name: "a" is taken`, "tokens[2]: sha256: another entry", "tokens[3]: sha256: not 64",
-		`tokens[4]: roles: "root" is no role`, "tokens[5]: roles: is required",
-		"tokens[6]: tenants: is required", `tokens[7]: tenants: "*"`, "tokens[8]: subject", "tokens[9]: name: is required",
-		"certificates[0]: subject: is required", "certificates[1]: sha256",
+		`c.yaml:4:12: tokens[1].name: "a" is taken`, "c.yaml:5:23: tokens[2].sha256: another entry", "tokens[3].sha256: must be 64",
+		`tokens[4].roles[0]: "root" is no role`, "tokens[5].roles: is required",
+		"c.yaml:9:5: tokens[6].tenants: is required", `tokens[7].tenants: "*"`, "tokens[8].subject: only", "tokens[9].name: is required",
+		"certificates[0].subject: is required", "certificates[1].sha256: only",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not in\n%v", want, err)
@@ -77,12 +77,105 @@ certificates:
 		t.Error("the error repeats what should have been a digest")
 	}
 	for _, text := range []string{"", "# nobody"} {
-		if _, err := readCredentials(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), "tokens: []") {
+		if _, err := ParseCredentials("c.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), "tokens: []") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if _, err := readCredentials(strings.NewReader("token: []")); err == nil || !strings.Contains(err.Error(), "token") {
-		t.Errorf("an unknown key: %v", err)
+}
+
+// TestCredentialsOfWrongKinds holds that a value of the wrong kind, or an unknown key, hides no other mistake, also behind an alias
+// or a merge, and that every line has a place, a path and words of people.
+func TestCredentialsOfWrongKinds(t *testing.T) {
+	f := func(text string, want ...string) {
+		t.Helper()
+		_, err := ParseCredentials("c.yaml", []byte(strings.ReplaceAll(text, "SUM", digest("1"))))
+		if err == nil {
+			t.Fatalf("%s: no error", text)
+		}
+		if got := strings.Split(err.Error(), "\n"); !slices.Equal(got, want) {
+			t.Errorf("%s:\n%s\nwant\n%s", text, err, strings.Join(want, "\n"))
+		}
+		for _, word := range []string{"!!", "access.", "[]string", "struct", "s3cret", "%!"} {
+			if strings.Contains(err.Error(), word) {
+				t.Errorf("%s: says %s: %v", text, word, err)
+			}
+		}
+	}
+	f("token: []", `c.yaml:1:1: token: unknown key; did you mean "tokens"?`)
+	f("[]", "c.yaml:1:1: must be a map of keys, not a list")
+	f("tokens: s3cret\ncertificates: {}",
+		"c.yaml:1:9: tokens: must be a list, not a text", "c.yaml:2:15: certificates: must be a list, not a map")
+	f("tokens: [s3cret, [], ~]", "c.yaml:1:10: tokens[0]: must be a map of keys, not a text",
+		"c.yaml:1:18: tokens[1]: must be a map of keys, not a list",
+		"c.yaml:1:22: tokens[2].sha256: must be 64 hexadecimal digits, the SHA-256 of a token; conductor token makes an entry",
+		"c.yaml:1:22: tokens[2].name: is required",
+		"c.yaml:1:22: tokens[2].roles: is required; the roles are query, register, metrics, peer, admin",
+		`c.yaml:1:22: tokens[2].tenants: is required; ["*"] is every tenant`)
+	f(`tokens:
+- {name: [s3cret], sha256: {}, roles: query, tenants: s3cret, weight: 1.5, rolls: []}
+- {name: b, sha256: SUM, roles: [[], query, ~], tenants: [{}, ""], weight: 2000}
+- {name: b, sha256: SUM, roles: [qury], tenants: [x], weight: -1}
+certificates:
+- {name: !!binary czNjcmV0, subject: {}, roles: {}, tenants: true, weight: s3cret}`,
+		"c.yaml:2:10: tokens[0].name: must be text, not a list",
+		"c.yaml:2:28: tokens[0].sha256: must be text, not a map",
+		"c.yaml:2:39: tokens[0].roles: must be a list, not a text",
+		"c.yaml:2:55: tokens[0].tenants: must be a list, not a text",
+		"c.yaml:2:71: tokens[0].weight: must be a whole number, not a fraction",
+		`c.yaml:2:76: tokens[0].rolls: unknown key; did you mean "roles"?`,
+		"c.yaml:3:95: tokens[1].roles[0]: must be text, not a list",
+		`c.yaml:3:106: tokens[1].roles[2]: "" is no role; the roles are query, register, metrics, peer, admin`,
+		"c.yaml:3:120: tokens[1].tenants[0]: must be text, not a map",
+		"c.yaml:3:124: tokens[1].tenants[1]: a tenant has no name",
+		"c.yaml:3:137: tokens[1].weight: 2000 is not between 1 and 1000, or 0 for 1",
+		`c.yaml:4:10: tokens[2].name: "b" is taken by another entry`,
+		"c.yaml:4:21: tokens[2].sha256: another entry has the same token",
+		`c.yaml:4:95: tokens[2].roles[0]: "qury" is no role; the roles are query, register, metrics, peer, admin`,
+		"c.yaml:4:124: tokens[2].weight: -1 is not between 1 and 1000, or 0 for 1",
+		"c.yaml:6:10: certificates[0].name: must be text, not a value of another type",
+		"c.yaml:6:38: certificates[0].subject: must be text, not a map",
+		"c.yaml:6:49: certificates[0].roles: must be a list, not a map",
+		"c.yaml:6:62: certificates[0].tenants: must be a list, not a truth value",
+		"c.yaml:6:76: certificates[0].weight: must be a whole number, not a text")
+	f("tokens:\n- &a {name: a, sha256: SUM, roles: &r [king], tenants: [x], rolls: 1}\n- {<<: *a, name: b}\n- {roles: *r, <<: *a}",
+		`c.yaml:2:13: tokens[2].name: "a" is taken by another entry`,
+		"c.yaml:2:24: tokens[1].sha256: another entry has the same token",
+		"c.yaml:2:24: tokens[2].sha256: another entry has the same token",
+		`c.yaml:2:101: tokens[0].roles[0]: "king" is no role; the roles are query, register, metrics, peer, admin`,
+		`c.yaml:2:101: tokens[1].roles[0]: "king" is no role; the roles are query, register, metrics, peer, admin`,
+		`c.yaml:2:101: tokens[2].roles[0]: "king" is no role; the roles are query, register, metrics, peer, admin`,
+		`c.yaml:2:122: tokens[0].rolls: unknown key; did you mean "roles"?`,
+		`c.yaml:2:122: tokens[1].rolls: unknown key; did you mean "roles"?`,
+		`c.yaml:2:122: tokens[2].rolls: unknown key; did you mean "roles"?`)
+	f("tokens: &a [*a]", "c.yaml:1:9: tokens[0]: must be a map of keys, not a list")
+	f("tokens: [&a {<<: *a, name: a, sha256: SUM, roles: [query], tenants: [x]}]",
+		"c.yaml:1:18: tokens[0]: << merges a map into itself")
+	const star = ": no valid YAML: did not find expected alphabetic or numeric character" +
+		`; put a text that begins with * in quotes, as in "*"`
+	f("tokens: [{tenants: [*]}]", "c.yaml:1"+star)
+	f("tokens:\n- name: a\n  tenants: [*]\n", "c.yaml:3"+star)
+	f("tokens: [\n  {", "c.yaml:3: no valid YAML: did not find expected node content")
+	f("tokens: []\n---\ntokens: []", "c.yaml:2:1: a second YAML document follows the first; a file holds one")
+}
+
+// TestCredentialsStayReadable reads files as people have them, with anchors, merges of merges and numbers for names.
+func TestCredentialsStayReadable(t *testing.T) {
+	c, err := ParseCredentials("c.yaml", []byte(fmt.Sprintf(`
+tokens:
+- &a {name: 7, sha256: %s, roles: &r [query], tenants: &t [12, x], weight: }
+- &b {<<: *a, name: true, sha256: %s}
+- {<<: [*b], sha256: %s, name: 2024-01-01}
+certificates: [{name: c, subject: 1.5, roles: *r, tenants: *t}]
+`, digest("1"), digest("2"), digest("3"))))
+	must.Succeed(t, err)
+	for token, name := range map[string]string{"1": "7", "2": "true", "3": "2024-01-01"} {
+		got := c.byToken(token)
+		if got == nil || got.Name != name || !slices.Equal(got.Tenants, []string{"12", "x"}) || got.Roles != Query {
+			t.Errorf("token %s: %+v", token, got)
+		}
+	}
+	if got := c.certificates["1.5"]; got == nil || got.Name != "c" {
+		t.Errorf("the certificate: %+v", got)
 	}
 }
 
@@ -132,7 +225,7 @@ func TestFlows(t *testing.T) {
 	for name, tenants := range map[string]string{"a": "x", "a2": "x", "b": "y", "router": "x, y"} {
 		fmt.Fprintf(&text, "  - {name: %s, sha256: %s, roles: [query], tenants: [%s]}\n", name, digest(name), tenants)
 	}
-	known, err := readCredentials(strings.NewReader("tokens:\n" + text.String()))
+	known, err := ParseCredentials("c.yaml", []byte("tokens:\n"+text.String()))
 	must.Succeed(t, err)
 	flow := func(p Policy, token, address string) (f bounds.Flow) {
 		r := gin.New()
@@ -199,7 +292,7 @@ func TestForwardedAddressesCountForNothing(t *testing.T) {
 
 // TestPageIsOpenWhereClientsHaveCredentials asks for the page as browsers do, without a token.
 func TestPageIsOpenWhereClientsHaveCredentials(t *testing.T) {
-	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	known, err := ParseCredentials("c.yaml", []byte("tokens: [{name: a, sha256: "+digest("token")+", roles: [query], tenants: [x]}]"))
 	must.Succeed(t, err)
 	f := func(p Policy, address string, want int) {
 		t.Helper()
@@ -298,7 +391,7 @@ func TestNamesOfLoopback(t *testing.T) {
 // TestNamesWithCredentials asks by a name that the server does not know. A page does not know the token, and without roles
 // for clients without one it learns nothing.
 func TestNamesWithCredentials(t *testing.T) {
-	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	known, err := ParseCredentials("c.yaml", []byte("tokens: [{name: a, sha256: "+digest("token")+", roles: [query], tenants: [x]}]"))
 	must.Succeed(t, err)
 	ask := func(p Policy, method, path, token string) int {
 		r := reached(httptest.NewRequest(method, path, nil), "127.0.0.1:13333")
@@ -329,7 +422,7 @@ func TestNamesWithCredentials(t *testing.T) {
 
 // TestAttemptsOfOneNetwork guesses from addresses of one IPv6 network, which one machine has.
 func TestAttemptsOfOneNetwork(t *testing.T) {
-	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	known, err := ParseCredentials("c.yaml", []byte("tokens: [{name: a, sha256: "+digest("token")+", roles: [query], tenants: [x]}]"))
 	must.Succeed(t, err)
 	h := guarded(Policy{Credentials: known})
 	ask := func(address, token string) int {
@@ -361,7 +454,7 @@ func TestAttemptsOfOneNetwork(t *testing.T) {
 // FuzzGuard sends arbitrary headers. None gives a client more than it has, and none stops the
 // process.
 func FuzzGuard(f *testing.F) {
-	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
+	known, err := ParseCredentials("c.yaml", []byte("tokens: [{name: a, sha256: "+digest("token")+", roles: [query], tenants: [x]}]"))
 	must.Succeed(f, err)
 	for _, seed := range []string{"", "Bearer token", "bearer token", "Bearer", "Bearer  token ", "Basic dG9rZW4=", "Bearer tok\x00en",
 		"Bearer token, Bearer token"} {
@@ -390,14 +483,20 @@ func FuzzGuard(f *testing.F) {
 	})
 }
 
-// FuzzReadCredentials reads arbitrary files.
-func FuzzReadCredentials(f *testing.F) {
+// FuzzParseCredentials reads arbitrary files.
+func FuzzParseCredentials(f *testing.F) {
 	f.Add([]byte("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
 	f.Add([]byte("certificates: [{name: a, subject: s, roles: [admin], tenants: ['*']}]"))
 	f.Add([]byte("tokens: &a [*a]"))
+	f.Add([]byte("tokens: [&a {<<: *a, name: 1, rolls: }, *a, {<<: [*a]}, [], text]\ncertificates: *a"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := readCredentials(bytes.NewReader(text))
+		c, err := ParseCredentials("c.yaml", text)
 		if err != nil {
+			for line := range strings.Lines(err.Error()) {
+				if !strings.HasPrefix(line, "c.yaml") {
+					t.Errorf("no place in %q", line)
+				}
+			}
 			return
 		}
 		for _, known := range c.tokens {
@@ -428,7 +527,7 @@ func BenchmarkCheck(b *testing.B) {
 					text += fmt.Sprintf("  - {name: n%d, sha256: %s, roles: [query], tenants: [a]}\n", i, digest(fmt.Sprint("secret", i)))
 				}
 				var err error
-				p.Credentials, err = readCredentials(strings.NewReader(text))
+				p.Credentials, err = ParseCredentials("c.yaml", []byte(text))
 				must.Succeed(b, err)
 			}
 			router := gin.New()

@@ -3,7 +3,6 @@ package access
 import (
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 
 	"github.com/gin-gonic/gin"
@@ -18,8 +17,8 @@ import (
 func TestCarriedEndsWithItsReplica(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	policy := func(roles string) Policy {
-		known, err := readCredentials(
-			strings.NewReader("tokens: [{name: replica, sha256: " + digest("token") + ", roles: [" + roles + "], tenants: ['*']}]"))
+		known, err := ParseCredentials("c.yaml",
+			[]byte("tokens: [{name: replica, sha256: "+digest("token")+", roles: ["+roles+"], tenants: ['*']}]"))
 		must.Succeed(t, err)
 		return Policy{Credentials: known}
 	}

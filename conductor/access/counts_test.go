@@ -3,7 +3,6 @@ package access
 import (
 	"fmt"
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -20,7 +19,7 @@ func TestCounts(t *testing.T) {
 	}
 	read := func(text string) *Credentials {
 		t.Helper()
-		all, err := readCredentials(strings.NewReader(text))
+		all, err := ParseCredentials("c.yaml", []byte(text))
 		must.Succeed(t, err)
 		return all
 	}

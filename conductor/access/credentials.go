@@ -4,17 +4,13 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/x509"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash/maphash"
-	"io"
 	"slices"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 
-	"example.com/conductor/conductor/scope"
+	"example.com/conductor/yamlfile"
 )
 
 // Credentials are the clients that a server knows. A file of them reads:
@@ -45,135 +41,34 @@ type token struct {
 	client *Client
 }
 
-// entry is one client in a file.
-type entry struct {
-	Name    string   `yaml:"name"`
-	SHA256  string   `yaml:"sha256"`
-	Subject string   `yaml:"subject"`
-	Roles   []string `yaml:"roles"`
-	Tenants []string `yaml:"tenants"`
-	Weight  int      `yaml:"weight"`
-}
-
 // maxWeight bounds the shares of one client.
 const maxWeight = 1000
 
 // maxFile bounds a file of credentials in bytes, some 50,000 tokens.
 const maxFile = 16 << 20
 
-// readCredentials reads a file of credentials. It returns all mistakes, each with the entry and
-// the field. No error holds a token.
-func readCredentials(r io.Reader) (*Credentials, error) {
-	var in struct {
-		Tokens       []entry `yaml:"tokens"`
-		Certificates []entry `yaml:"certificates"`
+// ParseCredentials reads the text of a file of credentials. The error has a line for each mistake, with its place in the file
+// of that name, no place if the name is "", and the path of the field. No error holds a token.
+func ParseCredentials(name string, text []byte) (*Credentials, error) {
+	if len(text) > maxFile {
+		return nil, yamlfile.Problem{Place: yamlfile.Place{Name: name}, Message: fmt.Sprintf("the file is larger than %d MiB", maxFile>>20)}
 	}
-	d := yaml.NewDecoder(io.LimitReader(r, maxFile))
-	d.KnownFields(true)
-	switch err := d.Decode(&in); {
-	case err == io.EOF: // perhaps its writer has only just begun
-		return nil, errors.New("it is empty: write tokens: [] if nobody is to have access")
-	case err != nil:
-		return nil, err
-	}
-	out := &Credentials{certificates: make(map[string]*Client), found: make(map[uint64][]int), seed: maphash.MakeSeed()}
-	var errs []error
-	names, weights := make(map[string]bool), make(map[string]int)
-	// add returns the client of an entry, nil if something is wrong with it: own is what is wrong besides what both lists share.
-	add := func(list string, i int, e entry, own error) *Client {
-		c, wrong := e.makeClient()
-		if own != nil {
-			wrong = append([]error{own}, wrong...)
+	var problems []yamlfile.Problem
+	file := &yamlfile.File{Name: name, Secrets: true, Report: func(p yamlfile.Problem) { problems = append(problems, p) }}
+	file.ParseYAML(text)
+	if file.Root == nil || yamlfile.IsNull(file.Root) { // perhaps its writer has only just begun
+		if len(problems) == 0 {
+			file.AddProblem(&yaml.Node{}, "", "the file is empty: write tokens: [] if nobody is to have access")
 		}
-		if e.Name != "" && names[e.Name] {
-			wrong = append(wrong, fmt.Errorf("name: %q is taken by another entry", e.Name))
-		}
-		names[e.Name] = true
-		if c != nil && len(c.Tenants) == 1 {
-			other, known := weights[c.Tenants[0]]
-			if weights[c.Tenants[0]] = c.Weight; known && other != c.Weight {
-				wrong = append(wrong, fmt.Errorf("weight: %d, and %d in another entry of tenant %q: its clients share slots", c.Weight,
-					other, c.Tenants[0]))
-			}
-		}
-		for _, err := range wrong {
-			errs = append(errs, fmt.Errorf("%s[%d]: %w", list, i, err))
-		}
-		if len(wrong) > 0 {
-			return nil
-		}
-		return c
+		return nil, yamlfile.Join(problems)
 	}
-	for i, e := range in.Tokens {
-		digest, err := hex.DecodeString(e.SHA256)
-		switch {
-		case err != nil || len(digest) != sha256.Size:
-			err = errors.New("sha256: not 64 hexadecimal digits; make an entry with conductor token")
-		case e.Subject != "":
-			err = errors.New("subject: only entries of certificates have one")
-		case out.hasDigest([sha256.Size]byte(digest)):
-			err = errors.New("sha256: another entry has the same token")
-		}
-		if c := add("tokens", i, e, err); c != nil {
-			at := maphash.Bytes(out.seed, digest)
-			out.found[at] = append(out.found[at], len(out.tokens))
-			out.tokens = append(out.tokens, token{[sha256.Size]byte(digest), c})
-		}
+	r := &credentialsReader{file: file, names: make(map[string]bool), weights: make(map[string]int),
+		out: &Credentials{certificates: make(map[string]*Client), found: make(map[uint64][]int), seed: maphash.MakeSeed()}}
+	r.readLists(file.Root)
+	if len(problems) > 0 {
+		return nil, yamlfile.Join(problems)
 	}
-	for i, e := range in.Certificates {
-		var err error
-		switch {
-		case e.Subject == "":
-			err = errors.New("subject: is required")
-		case e.SHA256 != "":
-			err = errors.New("sha256: only entries of tokens have one")
-		case out.certificates[e.Subject] != nil:
-			err = fmt.Errorf("subject: %q is taken by another entry", e.Subject)
-		}
-		if c := add("certificates", i, e, err); c != nil {
-			out.certificates[e.Subject] = c
-		}
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	return out, nil
-}
-
-// makeClient checks the fields that entries of tokens and of certificates share, and returns the client that they describe.
-func (e *entry) makeClient() (*Client, []error) {
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if e.Weight < 0 || e.Weight > maxWeight {
-		wrong("weight: %d is not between 1 and %d, or 0 for 1", e.Weight, maxWeight)
-	}
-	if e.Name == "" {
-		wrong("name: is required")
-	}
-	roles, err := ParseRoles(e.Roles)
-	switch {
-	case err != nil:
-		wrong("roles: %w", err)
-	case roles == 0:
-		wrong("roles: is required; the roles are %s", strings.Join(roleNames, ", "))
-	}
-	every := slices.Contains(e.Tenants, "*")
-	switch {
-	case len(e.Tenants) == 0:
-		wrong(`tenants: is required; ["*"] is every tenant`)
-	case slices.Contains(e.Tenants, ""):
-		wrong("tenants: a tenant has no name")
-	case every && len(e.Tenants) > 1:
-		wrong(`tenants: "*" is every tenant, and stands alone`)
-	}
-	if len(errs) > 0 {
-		return nil, errs
-	}
-	c := &Client{Name: e.Name, Roles: roles, Weight: e.Weight}
-	if !every {
-		c.Tenants = scope.Tenants(e.Tenants)
-	}
-	return c, nil
+	return r.out, nil
 }
 
 // maxToken bounds a token in bytes, so that a wrong one costs little to hash. Those of conductor token

@@ -51,7 +51,7 @@ func Watch(ctx context.Context, before string, paths func() []string, changed fu
 	}
 }
 
-// LoadCredentials reads a file of credentials. Other users must not be able to write it.
+// LoadCredentials reads a file of credentials, with the errors of ParseCredentials. Other users must not be able to write it.
 func LoadCredentials(path string) (*Credentials, error) {
 	f, mode, err := openWatched(path)
 	if err != nil {
@@ -61,7 +61,11 @@ func LoadCredentials(path string) (*Credentials, error) {
 	if mode.Perm()&0o002 != 0 {
 		return nil, fmt.Errorf("every user may write %s: chmod o-w it", path)
 	}
-	return readCredentials(f)
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	return ParseCredentials(path, text)
 }
 
 // openWatched opens a file that is read again whenever it changes. A pipe is refused, because it would be waited for, and nothing
