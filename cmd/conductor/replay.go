@@ -275,7 +275,7 @@ func (p *past) printSummary(ctx context.Context, server *cli.Client, out io.Writ
 	if err != nil {
 		return err
 	}
-	printServices(out, services, &sourceTable{on: screenOf(out)}, false)
+	printServices(out, services, &sourceTable{sourceLayout: sourcesOfServer, on: screenOf(out)}, false)
 	return nil
 }
 

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -187,7 +184,7 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 	}
 	all, asked := slices.Clone(answer.Services), len(answer.Discovery)
 	f.filter.apply(answer)
-	table := &sourceTable{on: screenOf(cmd.OutOrStdout())}
+	table := &sourceTable{sourceLayout: sourcesOfServer, on: screenOf(cmd.OutOrStdout())}
 	printServices(cmd.OutOrStdout(), answer, table, f.inDetails)
 	switch {
 	case len(all) == 0 && asked > 0:
@@ -228,47 +225,3 @@ func (f *servicesFlags) printJSON(ctx context.Context, server *cli.Client, out i
 
 // fleetPath has the sources of all replicas.
 const fleetPath = "/conductor/v1/services?fleet=1"
-
-// fleetAnswer is what the table of a fleet needs.
-type fleetAnswer struct {
-	Complete bool
-	Tenants  scope.Tenants
-	Services []struct {
-		InstanceID, TenantID, Type, ModelName, Registered string
-		DPRank, BlockSize                                 int
-		Replicas                                          []struct{ ID, URL, State string }
-	}
-}
-
-// printFleet asks a server for the sources of all replicas and prints one line each.
-func (f *servicesFlags) printFleet(ctx context.Context, server *cli.Client, out io.Writer) error {
-	var answer fleetAnswer
-	if err := server.Get(ctx, fleetPath, &answer); err != nil {
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "INSTANCE\tTENANT\tRANK\tTYPE\tMODEL\tBLOCK\tREGISTERED BY\tREPLICAS")
-	for _, s := range answer.Services {
-		if !f.filter.passes(&client.Service{InstanceID: s.InstanceID, TenantID: s.TenantID, ModelName: s.ModelName}) {
-			continue
-		}
-		rank := fmt.Sprint(s.DPRank)
-		if s.DPRank < 0 {
-			rank = "all"
-		}
-		var follow []string
-		for _, r := range s.Replicas {
-			follow = append(follow, cmp.Or(r.URL, r.ID)+" "+r.State)
-		}
-		cli.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, rank, s.Type, s.ModelName, s.BlockSize,
-			cmp.Or(s.Registered, "engine"), cmp.Or(strings.Join(follow, ", "), "none"))
-	}
-	if len(answer.Services) == 0 {
-		fmt.Fprintln(w, "\nno source is registered"+(&servicesAnswer{Tenants: answer.Tenants}).inView())
-	}
-	if err := w.Flush(); err != nil || answer.Complete {
-		return err
-	}
-	_, err := fmt.Fprintln(out, "\nThe store does not answer: states of other replicas are not known, or old.")
-	return err
-}

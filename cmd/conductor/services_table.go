@@ -19,12 +19,20 @@ import (
 // sourceTable prints sources, one a line of the screen. Its columns keep their widths from call to call, unless a cell needs more,
 // and those that the first call had no room for stay away, so that lines of later calls have the columns of the header.
 type sourceTable struct {
+	*sourceLayout
 	on     screen
 	widths []int
 	left   map[string]bool // the columns that stay away; nil before the first call
 }
 
-// print prints rows of sourceColumns.
+// sourceLayout says which columns a table of sources has.
+type sourceLayout struct {
+	columns     []string // the last one ends the line, so that a screen may cut it
+	dispensable []string // the columns that leave a narrow screen, the first one first
+	least       int      // how wide the last column has to be so that it says something
+}
+
+// print prints rows of cells, one for each column.
 func (t *sourceTable) print(out io.Writer, rows ...[]string) {
 	for _, row := range rows {
 		for i, cell := range row {
@@ -41,7 +49,7 @@ func (t *sourceTable) print(out io.Writer, rows ...[]string) {
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			if !t.left[sourceColumns[i]] {
+			if !t.left[t.columns[i]] {
 				fmt.Fprintf(&line, "%-*s  ", t.widths[i], cell)
 			}
 		}
@@ -54,7 +62,7 @@ const widestCell = 28
 
 // cell returns what is printed of a cell: all of it where the table has no bound, and of the last column, which ends the line.
 func (t *sourceTable) cell(column int, text string) string {
-	if t.on.width == 0 || column == len(sourceColumns)-1 {
+	if t.on.width == 0 || column == len(t.columns)-1 {
 		return text
 	}
 	return screen{width: widestCell}.cut(text)
@@ -66,27 +74,27 @@ func (t *sourceTable) leaving() map[string]bool {
 	if t.on.width == 0 || len(t.widths) == 0 {
 		return left
 	}
-	needed := min(t.widths[len(t.widths)-1], leastWhy)
+	needed := min(t.widths[len(t.widths)-1], t.least)
 	for _, width := range t.widths[:len(t.widths)-1] {
 		needed += width + 2
 	}
-	for _, head := range dispensableOfSources {
+	for _, head := range t.dispensable {
 		if needed <= t.on.width {
 			break
 		}
 		left[head] = true
-		needed -= t.widths[slices.Index(sourceColumns, head)] + 2
+		needed -= t.widths[slices.Index(t.columns, head)] + 2
 	}
 	return left
 }
 
-// dispensableOfSources are the columns that leave a narrow screen, the first one first.
-var dispensableOfSources = []string{"EPOCH", "LAST SEQ", "REPLAYED", "BLOCK", "GAPS", "TYPE", "DROPPED", "TENANT", "RANK", "MODEL",
-	"BLOCKS"}
-
-// sourceColumns are the columns of sourceCells.
-var sourceColumns = []string{"INSTANCE", "TENANT", "RANK", "TYPE", "MODEL", "BLOCK", "STATE", "EPOCH", "LAST SEQ", "BLOCKS", "GAPS",
-	"REPLAYED", "DROPPED", "WHY"}
+// sourcesOfServer is the layout of the sources of one server, whose cells sourceCells returns.
+var sourcesOfServer = &sourceLayout{
+	columns: []string{"INSTANCE", "TENANT", "RANK", "TYPE", "MODEL", "BLOCK", "STATE", "EPOCH", "LAST SEQ", "BLOCKS", "GAPS",
+		"REPLAYED", "DROPPED", "WHY"},
+	dispensable: []string{"EPOCH", "LAST SEQ", "REPLAYED", "BLOCK", "GAPS", "TYPE", "DROPPED", "TENANT", "RANK", "MODEL", "BLOCKS"},
+	least:       leastWhy,
+}
 
 // sourceCells returns the cells of a source.
 func sourceCells(s *client.Service) []string {
@@ -176,7 +184,7 @@ const fewRemarks = 10
 // printServices prints the sources of an answer, one line each, and then remarks: all if there are few of them or if detailed is
 // set, else how many of each kind.
 func printServices(out io.Writer, answer *servicesAnswer, table *sourceTable, detailed bool) {
-	rows := [][]string{slices.Clone(sourceColumns)}
+	rows := [][]string{slices.Clone(sourcesOfServer.columns)}
 	for i := range answer.Services {
 		rows = append(rows, sourceCells(&answer.Services[i]))
 	}

@@ -180,7 +180,8 @@ func TestWatchOfServices(t *testing.T) {
 		defer cancel()
 		var out, errs strings.Builder
 		n := 0
-		w := &sourceWatch{table: &sourceTable{widths: make([]int, len(sourceColumns))}, out: &out, errs: &errs,
+		table := &sourceTable{sourceLayout: sourcesOfServer, widths: make([]int, len(sourcesOfServer.columns))}
+		w := &sourceWatch{table: table, out: &out, errs: &errs,
 			shown: func(*client.Service) bool { return true },
 			read: func(context.Context) (*servicesAnswer, error) {
 				if n++; n == len(looks)-1 {
@@ -221,7 +222,7 @@ func TestWatchOfChosenServices(t *testing.T) {
 	}
 	var next *servicesAnswer
 	var out strings.Builder
-	w := &sourceWatch{table: new(sourceTable), out: &out, errs: &out,
+	w := &sourceWatch{table: &sourceTable{sourceLayout: sourcesOfServer}, out: &out, errs: &out,
 		shown: func(s *client.Service) bool { return s.State == "stale" },
 		read:  func(context.Context) (*servicesAnswer, error) { return next, nil }}
 	w.known = w.choose(list("stale", "stale", "synced"))
@@ -264,18 +265,18 @@ func TestWhyText(t *testing.T) {
 // TestServicesFit holds that a source is one line of a terminal, from which the columns leave that matter least.
 func TestServicesFit(t *testing.T) {
 	for width, heads := range map[int]string{
-		0:   strings.Join(sourceColumns, " "),
-		250: strings.Join(sourceColumns, " "),
+		0:   strings.Join(sourcesOfServer.columns, " "),
+		250: strings.Join(sourcesOfServer.columns, " "),
 		120: "INSTANCE TENANT RANK TYPE MODEL BLOCK STATE LAST SEQ BLOCKS GAPS REPLAYED DROPPED WHY",
 		80:  "INSTANCE TENANT RANK MODEL STATE BLOCKS WHY",
 		40:  "INSTANCE STATE WHY",
 		12:  "INSTANCE",
 	} {
-		table := &sourceTable{on: screen{width: width}}
+		table := &sourceTable{sourceLayout: sourcesOfServer, on: screen{width: width}}
 		var out strings.Builder
 		s := client.Service{InstanceID: "prefill-1", TenantID: "default", Type: "vLLM", ModelName: "Qwen/Qwen3-8B", BlockSize: 16,
 			State: "stale", Reason: "cannot connect to tcp://10.0.0.1:5557: connection refused", DroppedBy: map[string]uint64{"seed": 1}}
-		table.print(&out, slices.Clone(sourceColumns), sourceCells(&s))
+		table.print(&out, slices.Clone(sourcesOfServer.columns), sourceCells(&s))
 		s.ModelName = "meta-llama/a-name-that-is-as-long-as-the-whole-line-of-a-terminal-of-eighty-columns"
 		table.print(&out, sourceCells(&s))
 		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
@@ -290,6 +291,38 @@ func TestServicesFit(t *testing.T) {
 		if got := strings.Join(strings.Fields(lines[0]), " "); len(lines) != 3 || width > 12 && got != heads ||
 			width > 12 && !strings.Contains(lines[1], " cannot connect") {
 			t.Errorf("%d columns: %q, want %s", width, lines, heads)
+		}
+	}
+}
+
+// TestFleetFits holds that a source of a fleet is one line of a terminal too, whose last column names a replica.
+func TestFleetFits(t *testing.T) {
+	for width, heads := range map[int]string{
+		0:  strings.Join(sourcesOfFleet.columns, " "),
+		80: "INSTANCE TENANT RANK MODEL REPLICAS",
+		60: "INSTANCE REPLICAS",
+		30: "INSTANCE REPLICAS",
+	} {
+		table := &sourceTable{sourceLayout: sourcesOfFleet, on: screen{width: width}}
+		s := fleetSource{InstanceID: "prefill-1", TenantID: "default", Type: "vLLM", ModelName: "Qwen/Qwen3-8B", BlockSize: 16,
+			Registered: "client"}
+		for i := range 3 {
+			s.Replicas = append(s.Replicas, struct{ ID, URL, State string }{"", fmt.Sprintf("http://10.0.0.%d:13333", i), "synced"})
+		}
+		var out strings.Builder
+		table.print(&out, slices.Clone(sourcesOfFleet.columns), s.cells())
+		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		for _, line := range lines {
+			if n := utf8.RuneCountInString(line); width > 0 && n > width {
+				t.Errorf("%d columns of %d: %s", n, width, line)
+			}
+		}
+		shown := strings.Contains(lines[1], " http://10.0.0.0:13333 synced")
+		if got := strings.Join(strings.Fields(lines[0]), " "); len(lines) != 2 || got != heads || shown != (width != 30) {
+			t.Errorf("%d columns: %q, want %s", width, lines, heads)
+		}
+		if all := strings.Contains(lines[1], "10.0.0.2:13333 synced"); all != (width == 0) {
+			t.Errorf("%d columns: %q", width, lines)
 		}
 	}
 }
