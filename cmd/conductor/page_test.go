@@ -56,6 +56,7 @@ func TestPage(t *testing.T) {
 	t.Run("narrow", func(t *testing.T) { testPageNarrow(t, browser, p) })
 	t.Run("theme", func(t *testing.T) { testPageTheme(t, browser, p) })
 	t.Run("empty", func(t *testing.T) { testPageEmpty(t, browser) })
+	t.Run("empty for a tenant", func(t *testing.T) { testPageEmptyTenant(t, browser) })
 	t.Run("charts", func(t *testing.T) { testPageCharts(t, browser) })
 	t.Run("severity", func(t *testing.T) { testPageSeverity(t, browser) })
 	t.Run("dead", func(t *testing.T) { testPageDead(t, browser) })

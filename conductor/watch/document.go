@@ -61,8 +61,10 @@ type header struct {
 	Time    time.Time  `json:"time"`
 	Version string     `json:"version,omitempty"`
 	Started *time.Time `json:"started,omitempty"`
-	Ready   readyRow   `json:"ready"`
-	Totals  totalsRow  `json:"totals"`
+	// Tenants are those whose sources the credentials see, as /services names them: absent from changes, and if they see all.
+	Tenants scope.Tenants `json:"tenants,omitzero"`
+	Ready   readyRow      `json:"ready"`
+	Totals  totalsRow     `json:"totals"`
 
 	Summary  string `json:"summary"` // of /ready, but of the sources in view
 	Severity string `json:"summary_severity"`
@@ -225,7 +227,7 @@ func (h *Hub) makeHeader(tenants scope.Tenants) *header {
 // none. mu is held.
 func (h *Hub) makeDocument(tenants scope.Tenants, top int, past *historyRow) []byte {
 	out := h.makeHeader(tenants)
-	out.Version = h.cfg.Version
+	out.Version, out.Tenants = h.cfg.Version, tenants
 	out.listsRow = h.now.lists.visibleTo(tenants)
 	started := h.started.UTC()
 	out.Started = &started

@@ -301,9 +301,9 @@ func TestTenantsSeeTheirOwn(t *testing.T) {
 				t.Errorf("%v sees a query of ann", tenants)
 			}
 		}
-		for _, tenants := range []scope.Tenants{{}, {"carl"}} {
+		for want, tenants := range map[string]scope.Tenants{`"tenants":[]`: {}, `"tenants":["carl"]`: {"carl"}} {
 			if text := string(w.h.Document(tenants, 0, "")); strings.Contains(text, "bob") || strings.Contains(text, "ann") ||
-				!strings.Contains(text, `"sources":0`) {
+				!strings.Contains(text, `"sources":0`) || !strings.Contains(text, want) {
 				t.Errorf("%v sees %s", tenants, text)
 			}
 		}
@@ -311,7 +311,8 @@ func TestTenantsSeeTheirOwn(t *testing.T) {
 			strings.Contains(text, "pepper") {
 			t.Errorf("both see %s", text)
 		}
-		if text := string(w.h.Document(nil, 1, "")); strings.Count(text, `"last_error"`) != 1 || !strings.Contains(text, "engine-b|bob|0") {
+		text := string(w.h.Document(nil, 1, ""))
+		if strings.Count(text, `"last_error"`) != 1 || !strings.Contains(text, "engine-b|bob|0") || strings.Contains(text, `"tenants":`) {
 			t.Errorf("the busiest source: %s", text)
 		}
 	})

@@ -168,7 +168,7 @@ function take(kind, value) {
   const first = state.history.findIndex((p) => p[0] > Date.parse(value.time) / 1000 - hour);
   if (first > 0) state.history.splice(0, first);
   const { sources, gone, point, ...rest } = value;
-  state.stats = { ...state.stats, ...rest };
+  state.stats = value.version === undefined ? { ...state.stats, ...rest } : rest; // fields of another token are not kept
   state.skew = Date.parse(value.time) - Date.now();
   set("live");
 }
