@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -89,8 +90,9 @@ func (l *loader) readFile(name string, data []byte) {
 	sections := slices.DeleteFunc(pairs, func(p yamlfile.Pair) bool {
 		switch p.Name {
 		case "listeners":
-			l.values.Set("listeners", l.readListeners(t, p.Value))
-			l.noteOrigin("listeners", t.placeOf(p.Key), true)
+			listeners, ok := l.readListeners(t, p.Value)
+			l.values.Set("listeners", listeners)
+			l.noteOrigin("listeners", t.placeOf(p.Key), ok)
 		case "sources":
 			l.noteOrigin("sources", t.placeOf(p.Key), true)
 			for i, n := range t.readElements(p.Value, "sources") {
@@ -192,15 +194,43 @@ func (l *loader) reportUnknownKey(t tree, p yamlfile.Pair, section string, names
 	t.AddUnknownKey(p, section, hint)
 }
 
-func (l *loader) readListeners(t tree, n *yaml.Node) []Listener {
-	out := []Listener{}
-	for i, e := range t.readElements(n, "listeners") {
+// readListeners reads the list of listeners. It returns false if there is none.
+func (l *loader) readListeners(t tree, n *yaml.Node) (out []Listener, ok bool) {
+	out = []Listener{}
+	if t.refuseListenerText(n, "listeners", "a list", "[%s]") {
+		return out, false
+	}
+	elements, ok := t.Elements(n, "listeners")
+	for i, e := range elements {
 		path := fmt.Sprintf("listeners[%d]", i)
 		one := Listener{Dialect: Conductor}
-		l.readFields(t, path, l.readMap(t, path, e), listenerFields, reflect.ValueOf(&one).Elem())
+		if t.refuseListenerText(e, path, "a map of keys", "%s") {
+			l.noteOrigin(path, t.placeOf(e), false)
+		} else {
+			l.readFields(t, path, l.readMap(t, path, e), listenerFields, reflect.ValueOf(&one).Elem())
+		}
 		out = append(out, one)
 	}
-	return out
+	return out, ok
+}
+
+// refuseListenerText reports a text at path in place of listeners, such as address=dialect of the flag, and says how a file has
+// it. It returns false if there is no text.
+func (t tree) refuseListenerText(n *yaml.Node, path, wants, form string) bool {
+	n = yamlfile.Resolve(n)
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+		return false
+	}
+	list := []Listener{{":13333", Conductor}}
+	if meant, err := parseListeners(n.Value); err == nil {
+		list = meant.([]Listener)
+	}
+	var texts []string
+	for _, one := range list {
+		texts = append(texts, fmt.Sprintf("{address: %q, dialect: %s}", one.Address, one.Dialect))
+	}
+	t.AddProblem(n, path, "must be %s, not %s; write "+form, wants, t.Describe(n), strings.Join(texts, ", "))
+	return true
 }
 
 // readMooncakePort turns http_server_port into the one listener it stands for.
