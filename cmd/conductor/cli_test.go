@@ -89,6 +89,7 @@ func TestMistakes(t *testing.T) {
 	f(`unknown command "foo"; conductor config --help lists the commands`, "config", "foo")
 	f(`unknown flag --modle; did you mean --model?`, "query", "--modle", "m")
 	f(`unknown flag -server; did you mean --server?`, "query", "-server", "m")
+	f(`unknown flag --config; the file is an argument: conductor config check FILE`, "config", "check", "--config", "c.yaml")
 	f(`unknown flag --colour; conductor query --help lists the flags`, "query", "--colour")
 	f(`--block-size: "many" is not a whole number`, "query", "--block-size", "many")
 	f(`--interval: "often" is not a duration, such as 30s or 5m`, "top", "--interval", "often")

@@ -157,8 +157,26 @@ func checkFolder(path string) error {
 		if err := unix.Access(at, unix.W_OK|unix.X_OK); err != nil {
 			return fmt.Errorf("cannot write to the folder %s: %w", at, err)
 		}
+		if isOfKernel(at) {
+			return fmt.Errorf("cannot write to %s: it shows the state of the system, and keeps no files", at)
+		}
 		return nil
 	}
+}
+
+// isOfKernel reports whether a folder is in /proc, /sys or a cgroup file system. Root has every right there, and cannot write a
+// file nevertheless.
+func isOfKernel(folder string) bool {
+	const proc, sys, cgroup, cgroup2 = 0x9fa0, 0x62656572, 0x27e0eb, 0x63677270 // as linux/magic.h has them
+	var in unix.Statfs_t
+	if unix.Statfs(folder, &in) != nil {
+		return false
+	}
+	switch int64(in.Type) {
+	case proc, sys, cgroup, cgroup2:
+		return true
+	}
+	return false
 }
 
 // checkAccessLog reports why the access log of the Dynamo dialect cannot be opened. A file that it had to make

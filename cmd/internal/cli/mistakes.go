@@ -112,6 +112,9 @@ func FlagError(c *cobra.Command, err error) error {
 			word, dashes = short, "-"
 		}
 		word = redact.Word(word)
+		if _, takes, _ := strings.Cut(c.Use, " "); strings.Contains(takes, "FILE") && (word == "config" || word == "file") {
+			return Usagef("unknown flag --%s; the file is an argument: %s %s", word, c.CommandPath(), takes)
+		}
 		if near := spelling.Closest(word, names); near != "" {
 			return Usagef("unknown flag %s%s; did you mean --%s?", dashes, word, near)
 		}
