@@ -18,12 +18,12 @@ import (
 	"example.com/conductor/keyfile"
 )
 
-// refusals returns why a server refuses to start besides mistakes of the settings themselves: files and folders that they
-// name cannot be used. serve and config check both ask it, so that they say the same. It returns all at once, and of settings
-// with mistakes too, as far as they could be read: nobody is to find one error behind another.
+// refusals checks the files and folders that the settings name, and returns an error for each one that stops a server from
+// starting. serve and config check both call it, so they print the same errors. It also works on settings that have mistakes of
+// their own and checks whatever could be read, so that users see all errors in one run.
 //
-// It leaves nothing behind, opens no port and takes no lock, so it may run next to the server. Rights are those
-// of the user that runs it.
+// It leaves no files behind, opens no port and takes no lock, so it can run while the server does. It checks with the rights of
+// the user who runs it.
 func refusals(loaded *config.Loaded) (all []error) {
 	cfg, r := &loaded.Config, &refusing{loaded: loaded}
 	if _, err := policyOf(cfg); err != nil {
@@ -54,7 +54,7 @@ func refusals(loaded *config.Loaded) (all []error) {
 		r.refuse("journal.dir", fmt.Errorf("%s is the folder of snapshots too: the journal needs one of its own", dir))
 	}
 	if err := checkAccessLog(cfg.Dynamo); err != nil {
-		r.all = append(r.all, err) // in Dynamo's words
+		r.all = append(r.all, err) // worded as in Dynamo's indexer, without place and setting
 	}
 	if file := cfg.Tracing.HeadersFile; file != "" && (cfg.Tracing.Endpoint != "" || loaded.Unread("tracing.endpoint")) {
 		_, err := readHeaders(file)
@@ -64,13 +64,13 @@ func refusals(loaded *config.Loaded) (all []error) {
 	return r.all
 }
 
-// refusing collects refusals, one error a line.
+// refusing collects the errors that refusals returns. Each is one line.
 type refusing struct {
 	loaded *config.Loaded
 	all    []error
 }
 
-// refuse adds what is wrong with a setting, nil for nothing.
+// refuse adds an error about the setting at path, one for each line of err. A nil err adds nothing.
 func (r *refusing) refuse(path string, err error) {
 	if err == nil {
 		return
@@ -80,8 +80,8 @@ func (r *refusing) refuse(path string, err error) {
 	}
 }
 
-// refuseFaults adds the faults of the files that a section names. What is about several of them may not be real while one could
-// not be read.
+// refuseFaults adds the faults of the files that a section of the settings names. It leaves out faults that concern several files
+// if a setting of the section could not be read, because such a fault may disappear once that setting is corrected.
 func (r *refusing) refuseFaults(section string, faults []access.Fault) {
 	for _, f := range faults {
 		if !f.Joint || !r.loaded.Unread(section) {
@@ -100,12 +100,12 @@ func checkTracer(c config.Tracing) error {
 		return err
 	}
 	ended, cancel := context.WithCancel(context.Background())
-	cancel() // it has no trace to send
+	cancel() // so that Close does not wait: there are no traces to send
 	t.Close(ended)
 	return nil
 }
 
-// doubts returns what config check warns of, and serve starts with all the same.
+// doubts returns the warnings of config check: settings that serve accepts but that were probably not meant.
 func doubts(loaded *config.Loaded) (all []error) {
 	cfg := &loaded.Config
 	if len(cfg.Sources) == 0 && cfg.Discovery.SourcesDir == "" && cfg.Store.URL == "" {
@@ -138,7 +138,8 @@ func doubts(loaded *config.Loaded) (all []error) {
 	return all
 }
 
-// checkFolder reports why a server cannot keep files in a folder, which it makes if it does not exist.
+// checkFolder returns an error if the server could not keep files in a folder. If the folder does not exist, the server will make
+// it, so checkFolder checks the nearest folder above that exists.
 func checkFolder(path string) error {
 	if path == "" {
 		return nil
@@ -146,7 +147,7 @@ func checkFolder(path string) error {
 	for at := filepath.Clean(path); ; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
 		if errors.Is(err, fs.ErrNotExist) && filepath.Dir(at) != at {
-			continue // it is made in the folder above
+			continue // the server will make it in the folder above
 		}
 		switch {
 		case err != nil:
@@ -179,8 +180,8 @@ func isOfKernel(folder string) bool {
 	return false
 }
 
-// checkAccessLog reports why the access log of the Dynamo dialect cannot be opened. A file that it had to make
-// for that is gone again.
+// checkAccessLog returns an error if the access log of the Dynamo dialect cannot be opened. To find out it opens the file, and
+// removes it again if it did not exist before.
 func checkAccessLog(cfg config.DynamoDialect) error {
 	if cfg.AccessLog == "" {
 		return nil

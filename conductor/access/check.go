@@ -8,17 +8,18 @@ import (
 	"strings"
 )
 
-// Fault is what is wrong with one of several files.
+// Fault is a mistake in one of the files that ClientFiles or ServerFiles name.
 type Fault struct {
-	Field string // of ClientFiles or ServerFiles, as settings call it: cert, key, cacert, client_ca, token_file
+	Field string // the setting that names the file: cert, key, cacert, client_ca, require_client_cert or token_file
 	Err   error
-	Joint bool // it is about several of the fields
+	Joint bool // the mistake is in how several settings fit together, not in this file alone
 }
 
-// errPair is about a certificate without its key, or a key without its certificate.
+// errPair is the error for a certificate without a key, or a key without a certificate.
 var errPair = errors.New("cert and key belong together: set both, or neither")
 
-// checkPair reads a certificate and its key, and returns what is wrong with each, or with the two.
+// checkPair reads a certificate and its key. It returns a fault for each file that cannot be read, or one fault if the two do not
+// belong together.
 func checkPair(cert, key string) (faults []Fault) {
 	switch {
 	case cert == "" && key == "":
@@ -45,7 +46,7 @@ func checkPair(cert, key string) (faults []Fault) {
 	return faults
 }
 
-// Check returns everything that is wrong with the files of a server, where LoadCertificates returns the first.
+// Check returns all faults of the files of a server. LoadCertificates stops at the first one.
 func (f *ServerFiles) Check() []Fault {
 	faults := checkPair(f.Cert, f.Key)
 	if f.ClientCA != "" {
@@ -67,7 +68,7 @@ func (f *ServerFiles) Check() []Fault {
 	return faults
 }
 
-// Check returns everything that is wrong with the files of a client, where NewTransport returns the first.
+// Check returns all faults of the files of a client. NewTransport stops at the first one.
 func (f *ClientFiles) Check() []Fault {
 	faults := checkPair(f.Cert, f.Key)
 	if f.CACert != "" {
