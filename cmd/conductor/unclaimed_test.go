@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
@@ -10,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -146,4 +148,91 @@ func TestUnclaimedTopics(t *testing.T) {
 		s := services("operator")
 		return s, !strings.Contains(s, want) && strings.Count(s, `"State":"synced"`)+strings.Count(s, `"State":"partial"`) == 2
 	})
+}
+
+// TestRanksOfBoundSocket connects two engines to a bound socket, each with one registered rank of several. One numbers its ranks
+// together, so that its source has them all; the other, behind a forwarder, has ranks that number their batches for themselves.
+func TestRanksOfBoundSocket(t *testing.T) {
+	t.Parallel()
+	address, err := freeport.Address()
+	must.Succeed(t, err)
+	_, port, _ := strings.Cut(address, ":")
+	config := "register: {allow: ['bind:tcp://*:" + port + "']}\nsources:\n"
+	for _, name := range []string{"together", "apart"} {
+		config += "- {endpoint: 'bind:tcp://127.0.0.1:" + port + "', type: vLLM, modelname: m, instance_id: " + name +
+			", block_size: " + fmt.Sprint(recordedBlock) + "}\n"
+	}
+	p := serveProcess(t, config)
+	services := func() (all struct {
+		Services []struct {
+			InstanceID, State         string
+			DPRank, LastSeq, Restarts int
+			Findings                  []struct{ Code string }
+		}
+		Unclaimed []struct {
+			Topic  string
+			DPRank int
+			Advice string
+		}
+	}) {
+		_, answer := askAs(t, "GET", p.url+"/services", "", "", nil)
+		must.Succeed(t, json.Unmarshal([]byte(answer), &all))
+		return all
+	}
+	together, apart := newBoundEngine(t, address), newBoundEngine(t, address)
+	for i, rank := range []int{3, 2, 0, 1, 0, 3, 2, 0, 1, 2} { // a block of the prompt each, of which rank 0 has three
+		together.publish("kv@together@m", rank, ruledStored(i, i+1))
+	}
+	for i := range 10 {
+		for rank := range 3 {
+			apart.seq = uint64(i)
+			apart.publish("kv@apart@m", rank, ruledStored(i, i+1))
+		}
+	}
+	eventually(t, "the batches are not applied", func() (string, bool) {
+		all := services()
+		done := len(all.Services) == 2 && len(all.Unclaimed) == 2
+		for _, s := range all.Services {
+			done = done && s.LastSeq == 9
+		}
+		return fmt.Sprintf("%+v", all), done
+	})
+	all := services()
+	for _, s := range all.Services {
+		var codes []string
+		for _, f := range s.Findings {
+			codes = append(codes, f.Code)
+		}
+		want := map[string][]string{"together": {"several_ranks"}}[s.InstanceID]
+		if s.State != "synced" || s.Restarts > 0 || !slices.Equal(codes, want) {
+			t.Errorf("the source is %+v, want the findings %q", s, want)
+		}
+	}
+	// Another rank of it needs no source. If it has one, the findings lead back.
+	for _, step := range []struct{ path, finding string }{{"/register", "rank_conflict"}, {"/unregister", "several_ranks"}} {
+		body := fmt.Sprintf(`{"endpoint":"bind:tcp://127.0.0.1:%s","type":"vLLM","modelname":"m","instance_id":"together","block_size":%d,`+
+			`"dp_rank":3}`, port, recordedBlock)
+		status, answer := askAs(t, "POST", p.url+step.path, "", "application/json", []byte(body))
+		if status != http.StatusOK {
+			t.Fatalf("%s: %d %s", step.path, status, answer)
+		}
+		for _, rank := range []int{3, 0, 1, 3, 2, 0} {
+			together.publish("kv@together@m", rank, ruledStored(0, 1))
+		}
+		eventually(t, "the source does not follow all ranks", func() (string, bool) {
+			for _, s := range services().Services {
+				if s.InstanceID == "together" && s.DPRank == 0 {
+					return fmt.Sprintf("%+v", s), s.State == "synced" && s.LastSeq == int(together.seq)-1 && s.Restarts == 0 &&
+						len(s.Findings) == 1 && s.Findings[0].Code == step.finding
+				}
+			}
+			return "it is gone", false
+		})
+	}
+	for _, u := range all.Unclaimed {
+		want := fmt.Sprintf("dp_rank %d with this endpoint, as its other ranks are", u.DPRank)
+		if u.Topic != "kv@apart@m" || !strings.Contains(u.Advice, want) {
+			t.Errorf("unclaimed is %+v", u)
+		}
+	}
 }

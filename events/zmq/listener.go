@@ -30,8 +30,9 @@ type listener struct {
 	mu     sync.Mutex
 	boxes  []*mailbox
 	topics map[string]map[int][]*mailbox // topic -> rank -> whose; replaced, never changed
-	holds  map[subject]uint64            // the connection that holds the claims with a subject
 	strays []stray                       // at most maxStrays, in no order
+	// sequences has what is known of subjects that are claimed or held, such as the connection that holds one.
+	sequences map[subject]*sequence
 }
 
 // subject is what tells the messages of a shared socket apart. Several claims may have the same one.
@@ -41,7 +42,7 @@ type subject struct {
 }
 
 func newListener(t Transport, rank func([]byte) (int, bool), addr string, ln net.Listener) *listener {
-	l := &listener{transport: t, rank: rank, addr: addr, ln: ln, holds: make(map[subject]uint64)}
+	l := &listener{transport: t, rank: rank, addr: addr, ln: ln, sequences: make(map[subject]*sequence)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.tasks.Go(l.acceptPublishers)
 	return l
@@ -82,6 +83,18 @@ func (l *listener) indexTopics() {
 		ranks[b.subject.rank] = append(ranks[b.subject.rank], b)
 	}
 	l.topics = topics
+	l.forgetSequences()
+}
+
+// forgetSequences forgets those that no source claims any more and no connection holds. The caller holds mu.
+func (l *listener) forgetSequences() {
+	maps.DeleteFunc(l.sequences, func(what subject, s *sequence) bool {
+		unclaimed := len(l.topics[what.topic][what.rank]) == 0
+		if unclaimed {
+			s.dropWaiting()
+		}
+		return unclaimed && !s.holds
+	})
 }
 
 // acceptPublishers takes connections until the listener is closed.
@@ -134,38 +147,78 @@ func (l *listener) servePublisher(raw net.Conn, number uint64) {
 			ended = err
 			return
 		}
-		size := 0
-		for _, f := range m.Frames {
-			size += len(f)
-		}
-		boxes := l.mailboxesOf(m, number, raw.RemoteAddr())
-		if len(boxes) > 0 {
-			if !l.holdSubject(boxes[0].subject, number) {
-				for _, b := range boxes {
-					b.refusals.countRefusal(raw.RemoteAddr())
-				}
-				m.Block.Release()
-				continue
-			}
-			m.Frames = slices.Clone(m.Frames) // they wait, and the connection uses its list again
-		}
-		for _, b := range boxes {
-			m.Block.Retain()
-			b.putMessage(number, m, size)
-		}
-		m.Block.Release()
+		l.dealMessage(m, number, raw.RemoteAddr())
 	}
 }
 
-// holdSubject reports whether a connection holds a subject. It takes one that none holds.
-func (l *listener) holdSubject(what subject, conn uint64) bool {
+// dealMessage puts a message of a connection into the mailboxes of those whose it is. It owns the block.
+func (l *listener) dealMessage(m payload.Message, conn uint64, from net.Addr) {
+	defer m.Block.Release()
+	topic, _, _ := bytes.Cut(m.Frames[0], []byte{0}) // SGLang appends epochs behind a NUL
+	l.mu.Lock()
+	ranks := l.topics[string(topic)]
+	l.mu.Unlock()
+	a := newArrival(m, conn, l.rankOf(m, ranks, conn))
+	all := l.dealAmong(ranks, a, from)
+	for _, d := range all {
+		for _, due := range d.due {
+			for _, b := range d.boxes {
+				due.message.Block.Retain()
+				b.putMessage(conn, due.message, due.size)
+			}
+			due.message.Block.Release()
+		}
+	}
+	if len(all) == 0 && len(ranks[a.rank]) == 0 {
+		l.countStray(topic, a.rank, from)
+	}
+}
+
+// dealt are messages that are due to some mailboxes.
+type dealt struct {
+	boxes []*mailbox
+	due   []*arrival
+}
+
+// dealAmong deals a message out to the ranks of its topic. The caller owns the blocks.
+func (l *listener) dealAmong(ranks map[int][]*mailbox, a *arrival, from net.Addr) (all []dealt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	holder, held := l.holds[what]
-	if !held {
-		l.holds[what] = conn
+	for _, boxes := range ranks {
+		if due := l.messagesFor(boxes, a, from); len(due) > 0 {
+			all = append(all, dealt{boxes, due})
+		}
 	}
-	return !held || holder == conn
+	return all
+}
+
+// messagesFor returns what is to be put into the mailboxes of one subject now that a message of its topic has come. The caller holds
+// mu, and owns the blocks.
+func (l *listener) messagesFor(boxes []*mailbox, a *arrival, from net.Addr) (due []*arrival) {
+	what := boxes[0].subject
+	own := what.rank == a.rank
+	s := l.sequences[what]
+	if s == nil {
+		s = &sequence{share: l.transport.Memory.LiveShare()}
+		l.sequences[what] = s
+	}
+	if s.conn != a.conn && !s.holds && (own || len(s.waiting) == 0) {
+		s.begin(a.conn)
+	}
+	switch {
+	case s.conn == a.conn && own:
+		due = s.addOwn(a)
+	case s.conn == a.conn:
+		due = s.addOther(a)
+	case own:
+		for _, b := range boxes {
+			b.refusals.countRefusal(from)
+		}
+	}
+	for _, one := range due {
+		l.forgetStray(what.topic, one.rank)
+	}
+	return due
 }
 
 // releaseSubjects ends what a connection holds that has ended because of why. The mailboxes learn of the end before another
@@ -174,37 +227,35 @@ func (l *listener) releaseSubjects(conn uint64, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, b := range l.boxes {
-		if l.holds[b.subject] == conn {
+		if l.sequences[b.subject].isHeldBy(conn) {
 			b.putEnd(conn, why)
 		}
 	}
-	maps.DeleteFunc(l.holds, func(_ subject, holder uint64) bool { return holder == conn })
+	for _, s := range l.sequences {
+		if s.conn == conn {
+			s.begin(0)
+		}
+	}
+	l.forgetSequences()
 }
 
-// mailboxesOf returns whose a message of a connection is, none if no source claims it. A message with a
-// wrong number of frames is its topic's, for the stream to count.
-func (l *listener) mailboxesOf(m payload.Message, conn uint64, from net.Addr) []*mailbox {
-	frames := m.Frames
-	topic, _, _ := bytes.Cut(frames[0], []byte{0}) // SGLang appends epochs behind a NUL
-	l.mu.Lock()
-	topics := l.topics
-	l.mu.Unlock()
-	ranks := topics[string(topic)]
+// rankOf returns the rank of a message, NoRank if it names none and several are claimed, or none. A message with a wrong number of
+// frames is its topic's, for the stream to count.
+func (l *listener) rankOf(m payload.Message, ranks map[int][]*mailbox, conn uint64) int {
 	rank, named := 0, false
 	switch {
 	case m.Oversize > 0: // the rank stands behind the events
-		rank, named = l.heldRank(ranks, conn), true
-	case len(frames) == 3 && l.rank != nil:
-		rank, named = l.rank(frames[2])
+		return l.heldRank(ranks, conn)
+	case len(m.Frames) == 3 && l.rank != nil:
+		rank, named = l.rank(m.Frames[2])
 	}
-	boxes := boxesOf(ranks, rank, named)
-	if len(boxes) == 0 {
-		if !named {
-			rank = NoRank
-		}
-		l.countStray(topic, rank, from)
+	if boxes := boxesOf(ranks, rank, named); len(boxes) > 0 {
+		return boxes[0].subject.rank
 	}
-	return boxes
+	if named {
+		return rank
+	}
+	return NoRank
 }
 
 // heldRank returns the only rank of a topic, or the only one whose claim a connection holds. It returns
@@ -215,7 +266,7 @@ func (l *listener) heldRank(ranks map[int][]*mailbox, conn uint64) int {
 	found := NoRank
 	for rank, boxes := range ranks {
 		switch {
-		case len(ranks) > 1 && l.holds[boxes[0].subject] != conn:
+		case len(ranks) > 1 && !l.sequences[boxes[0].subject].isHeldBy(conn):
 		case found != NoRank:
 			return NoRank
 		default:
@@ -272,6 +323,11 @@ func (l *listener) countStray(topic []byte, rank int, from net.Addr) {
 	}
 	s := &l.strays[at]
 	s.messages, s.from, s.at = s.messages+1, from, now
+}
+
+// forgetStray forgets a rank that turned out to be numbered together with one that is claimed.
+func (l *listener) forgetStray(topic string, rank int) {
+	l.strays = slices.DeleteFunc(l.strays, func(s stray) bool { return s.topic == topic && s.rank == rank })
 }
 
 // listStrays returns the strays that no source claims now, and what sources claim.

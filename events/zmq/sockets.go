@@ -46,7 +46,8 @@ type Sockets struct {
 // kv@Pod@Model (engine-events 1.2) that carry the data-parallel rank. A message
 // that names no rank is of rank 0, or of the only rank claimed. Topics are compared
 // as a whole, because pods and models may have an @ in their names. So several claims
-// can have one topic: then each of them gets its messages.
+// can have one topic: then each of them gets its messages. A claim also gets those of other
+// ranks of its topic that its connection numbers together with its own: see sequence.go.
 type Claim struct {
 	Pod, Model string
 	Rank       int
@@ -230,7 +231,8 @@ type Stray struct {
 }
 
 // ListStrays returns how many messages arrived on shared sockets that no source claims, and the topics
-// with most of them, at most 16 for each address.
+// with most of them, at most 16 for each address. The number includes messages that were delivered
+// once it turned out that they are numbered together with claimed ones.
 func (s *Sockets) ListStrays() (messages uint64, all []Stray) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
