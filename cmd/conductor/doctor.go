@@ -98,7 +98,7 @@ var adviceOfReason = map[string]string{
 	stream.ReasonGap: "batches are lost for good, so some blocks are missing, and others are still in the answers: raise the engine's " +
 		"buffer_steps, or follow a relay",
 	stream.ReasonUndecodable: "a batch could not be decoded, so what it stored is missing, and what it removed is still in the answers: " +
-		"look at the dropped events and the finding unknown_version",
+		"check that the endpoint is where the engine publishes its events, and that this server is new enough for the engine",
 	stream.ReasonTooLarge: "a batch is larger than this server reads: raise limits.max_payload and restart the server",
 	stream.ReasonUnverified: "the blocks came from a peer that did not know whether the engine had been restarted: a clear or restart of " +
 		"the engine settles it",
