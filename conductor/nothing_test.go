@@ -107,6 +107,24 @@ func TestFindNothingCounts(t *testing.T) {
 	}
 }
 
+// TestNothingIsTheSources: a publisher whose topics are no source's is followed by a source that takes one topic alone.
+func TestNothingIsTheSources(t *testing.T) {
+	for topic, want := range map[string]bool{"": true, "kv-events": true, "kv@other@m": false} {
+		inBubble(t, func(t *testing.T, b *bench) {
+			b.run("register s replay=no type=LMCache")
+			b.network.PublisherAt(endpoint(args{word: "s"})).Topic = topic
+			for i := range 80 {
+				b.run(fmt.Sprintf("store s path=p%d", i))
+			}
+			time.Sleep(3 * time.Minute)
+			synctest.Wait()
+			if found := b.finding("nothing_counts"); strings.Contains(found, `none of its 80 batches has the topic "kv@s@m"`) != want {
+				t.Errorf("topic %q: found %q", topic, found)
+			}
+		})
+	}
+}
+
 // finding returns the line of the findings with a code, "" if there is none.
 func (b *bench) finding(code string) string {
 	for _, line := range strings.Split(b.findings(), "\n") {

@@ -191,6 +191,8 @@ type Batch struct {
 	Offsets bool
 	// Ambiguous counts events whose salt vLLM 0.17 and 0.18 may have meant as an image.
 	Ambiguous int
+	// Astray is true if the batch was not read, because its topic is not the source's, nor in the form of any source's.
+	Astray bool
 }
 
 // Count returns how many events of the publisher the batch has, without those in Dropped.

@@ -38,6 +38,7 @@ type account struct {
 	taken    int       // a block of it was
 	bare     int       // of those taken: came without tokens
 	unpaired int       // of those taken: with another number of tokens than their blocks have
+	astray   int       // batches that were not read, because their topic is no source's
 	lost     map[events.Reason]int
 	key      string // of an object that was lost, "" if none was
 	poor     bool   // the last look found that next to nothing counts
@@ -93,7 +94,7 @@ func (d *Doctor) Weigh(h Holding, now time.Time) {
 	a := &d.account
 	lost := a.sumLost()
 	all := a.taken + lost
-	enough := all >= accountMany || all >= accountFew && now.Sub(a.since) >= accountLong
+	enough := all >= accountMany || all >= accountFew && now.Sub(a.since) >= accountLong || all == 0 && a.astray >= accountMany
 	useful, held := 1, 1
 	if h.Blocks+h.Lacking > 0 {
 		useful, held = h.Blocks-h.Untold, h.Blocks+h.Lacking
@@ -155,6 +156,9 @@ func (d *Doctor) causeOfNothing(h Holding, lost int) string {
 	a := &d.account
 	model := d.reg.Context.Deployment.Model
 	switch {
+	case a.taken+lost == 0:
+		return fmt.Sprintf("none of its %s has the topic %q, and none that another source could have, so none is read: register the "+
+			"publisher's own type, or sequence: own if its topics do not matter", spelling.Count(a.astray, "batch"), d.reg.Topic)
 	case lost > a.taken:
 		reason, n := a.mostLost()
 		return fmt.Sprintf("%d of the last %s are left out as %s: %s", n, spelling.Count(a.taken+lost, "event"), reason,

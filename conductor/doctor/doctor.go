@@ -45,6 +45,7 @@ type Registered struct {
 	Rank     int
 	Context  scope.Context
 	Type     string // sources of one type hash alike
+	Topic    string // of its batches, where the publisher numbers those of several sources together
 	SGLang   bool   // the engine is SGLang
 	Pool     bool   // the source is no engine
 	Chunks   bool   // the source announces chunks of several blocks
@@ -150,6 +151,9 @@ func (d *Doctor) Observe(o *Observation) {
 // ObserveBatch checks what a batch says about itself.
 func (d *Doctor) ObserveBatch(b *events.Batch) {
 	d.observeForms(b)
+	if b.Astray {
+		d.account.astray++
+	}
 	for reason, n := range b.Dropped {
 		d.Lose(reason, n)
 	}

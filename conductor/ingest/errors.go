@@ -25,7 +25,7 @@ var (
 // observedBy returns a registration as the doctor of its source needs it.
 func observedBy(r *registration.Registration) doctor.Registered {
 	return doctor.Registered{
-		Key: r.Key().String(), Rank: r.Rank, Context: r.Context(),
+		Key: r.Key().String(), Rank: r.Rank, Context: r.Context(), Topic: r.Topic(),
 		Type: r.Type, SGLang: r.Type == registration.TypeSGLang, Pool: r.IsPool(), Chunks: r.Type == registration.TypeLMCache,
 		Reports:  r.Reports,
 		Expiring: func(medium string) bool { return r.TTLOn(medium) > 0 },

@@ -3,6 +3,7 @@ package stream
 import (
 	"bytes"
 	"encoding/binary"
+	"strings"
 
 	"example.com/conductor/events"
 	"example.com/conductor/events/payload"
@@ -26,18 +27,21 @@ type message struct {
 	payload    []byte
 	block      *payload.Block // of payload
 	otherTopic bool           // of another topic than the stream's: it only moves the watermark
+	astray     bool           // and of none in the form of topics that tell sources apart
 	// oversize is the bytes of a message that was too large: payload is its beginning. 0: payload is whole.
 	oversize uint64
 }
 
-// isOtherTopic reports whether a topic frame is another one than topic. No topic is asked for
-// where that is "". Some builds append fields to the topic after a NUL.
-func isOtherTopic(frame []byte, topic string) bool {
+// compareTopic compares the topic frame of a message with the topic of a stream. No topic is asked
+// for where that is "". Some builds append fields to the topic after a NUL.
+func (m *message) compareTopic(frame []byte, topic string) {
 	if topic == "" {
-		return false
+		return
 	}
 	name, _, _ := bytes.Cut(frame, []byte{0})
-	return string(name) != topic
+	m.otherTopic = string(name) != topic
+	form, _, _ := strings.Cut(topic, "@")
+	m.astray = m.otherTopic && !bytes.HasPrefix(name, []byte(form+"@"))
 }
 
 // newMessage reads a sequence frame and the batch next to it. The publisher id is in that frame or in
@@ -69,7 +73,7 @@ func parseLive(received payload.Message, known events.PublisherID, topic string)
 		return m, false
 	}
 	m, ok = newMessage(f[1], f[2], received, known)
-	m.otherTopic = isOtherTopic(f[0], topic)
+	m.compareTopic(f[0], topic)
 	return m, ok && m.seq != endSeq
 }
 
@@ -112,7 +116,7 @@ func parseReply(received payload.Message, known events.PublisherID, topic string
 		return m, replyEnd
 	}
 	m, ok := newMessage(f[0], f[1], received, known)
-	m.otherTopic = isOtherTopic(name, topic)
+	m.compareTopic(name, topic)
 	switch {
 	case !ok:
 		return m, replyBad

@@ -465,7 +465,7 @@ func (m *machine) nextReadyStep(now time.Time) (step Step, at time.Time, ok bool
 func (cfg *machineConfig) decodeItem(it *queuedBatch) (events.Batch, error) {
 	switch {
 	case it.otherTopic:
-		return events.Batch{Rank: -1}, nil
+		return events.Batch{Rank: -1, Astray: it.astray}, nil
 	case it.oversize > 0:
 		return events.Batch{}, wire.OversizeError(it.oversize)
 	}
