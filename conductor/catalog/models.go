@@ -132,6 +132,18 @@ func (m Models) listRegistered(tenant string) []string {
 	return slices.Compact(all)
 }
 
+// hasPool reports whether a pool is registered for a model.
+func (m Models) hasPool(of scope.Shard) bool {
+	m.catalog.mu.RLock()
+	defer m.catalog.mu.RUnlock()
+	for _, s := range m.catalog.members {
+		if s.Registration.IsPool() && slices.Contains(s.Registration.Shards(), of) {
+			return true
+		}
+	}
+	return false
+}
+
 // maxModelsNamed bounds the models that a text lists.
 const maxModelsNamed = 20
 
@@ -150,6 +162,9 @@ func (m Models) Unregistered(tenant, name string, blockSize int) string {
 		text := strings.Trim(strings.ReplaceAll(fmt.Sprint(sizes), " ", " and "), "[]")
 		return fmt.Sprintf("model %q of tenant %q is registered with %s %s, not %d", model, tenant,
 			spelling.Agree(len(sizes), "block size", "block sizes"), text, blockSize)
+	case m.hasPool(scope.Shard{Tenant: tenant, Model: model}):
+		return fmt.Sprintf("model %q of tenant %q has a pool, and no engine that could use its blocks: register the engines; if the pool "+
+			"is an engine, register it with its own type", model, tenant)
 	case len(several) > 1 && !slices.Contains(models, name):
 		return fmt.Sprintf("several models of tenant %q have the alias %q, so it means none of them: ask for %s", tenant, name,
 			QuotedList(several))
