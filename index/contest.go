@@ -132,53 +132,62 @@ func (rs *resolver) unplaceBlock(o *owner, engine uint64, from position) {
 	o.raw = min(o.raw+1, o.digest.Blocks)
 }
 
+// meaning is the block that a source means by an engine hash, and holds.
+type meaning struct {
+	s  *source
+	at position
+}
+
+// meaningsOf returns what the sources that announce tokens mean by an engine hash. A source
+// that lost its block no longer takes part. All lanes are locked.
+func (rs *resolver) meaningsOf(engine uint64) (all []meaning) {
+	for _, s := range rs.holders.sources {
+		if s == nil || s.private.len() == 0 || s.private.find(engine) == nil {
+			continue
+		}
+		at := rs.meaningOf(s, engine)
+		if s.private.find(engine) != nil && rs.tree.isHeldBy(s, at) { // else only retired owners held it
+			all = append(all, meaning{s, at})
+		}
+	}
+	if shared, _ := rs.names.findName(engine); !shared.isNone() {
+		rs.holders.eachHolder(rs.tree.lines.setOf(shared), func(o *owner) {
+			if o.s.teaches && o.s.private.find(engine) == nil {
+				all = append(all, meaning{o.s, shared})
+			}
+		})
+	}
+	return all
+}
+
 // decideContest ends the contest of an engine hash if the holders of one block alone are
-// left. All lanes are locked.
+// left. Else it returns what they mean. All lanes are locked.
 //
 // It is not enough that one source is left which announced a meaning: as long as the holder
 // of the other meaning holds its block, both are true for somebody.
 //
 // The private meaning that is left becomes the one of all (learnMeaning moves it), and
 // blocks that wait under the hash get their places with the next placeWaiters.
-func (rs *resolver) decideContest(engine uint64) {
+func (rs *resolver) decideContest(engine uint64) (open []meaning) {
 	c := &rs.contests
 	if !c.of[engine] {
-		return
+		return nil
 	}
-	var by []*source // mean the same block by the hash, and hold it
-	var p position
-	// Which meanings are held by sources that keep one to themselves? A source that lost
-	// its block no longer takes part.
-	agree := true
-	for _, s := range rs.holders.sources {
-		if s == nil || s.private.len() == 0 || s.private.find(engine) == nil {
-			continue
-		}
-		q := rs.meaningOf(s, engine)
-		if s.private.find(engine) == nil || !rs.tree.isHeldBy(s, q) {
-			continue // only retired owners held it
-		}
-		agree = agree && (len(by) == 0 || p == q)
-		by, p = append(by, s), q
-	}
-	shared, _ := rs.names.findName(engine)
-	held := false
-	if !shared.isNone() {
-		rs.holders.eachHolder(rs.tree.lines.setOf(shared), func(o *owner) { held = held || o.s.teaches && o.s.private.find(engine) == nil })
-	}
-	// Two blocks are held by the hash still, so it stays contested.
-	if !agree || held && len(by) > 0 && p != shared {
-		return
+	all := rs.meaningsOf(engine)
+	if slices.ContainsFunc(all, func(m meaning) bool { return m.at != all[0].at }) {
+		return all
 	}
 	delete(c.of, engine)
 	c.n.Store(int64(len(c.of)))
-	if len(by) > 0 && p != shared && !shared.isNone() {
+	private := slices.DeleteFunc(all, func(m meaning) bool { return m.s.private.find(engine) == nil })
+	if shared, _ := rs.names.findName(engine); len(private) > 0 && private[0].at != shared && !shared.isNone() {
 		rs.dropName(shared, engine)
 	}
-	for _, s := range by {
-		rs.learnMeaning(s, engine, p, 1)
+	for _, m := range private {
+		rs.learnMeaning(m.s, engine, m.at, 1)
 	}
 	rs.names.noteMeaning(engine)
+	return nil
 }
 
 // MarkTeaching says that a source announces tokens, before it does.
@@ -194,44 +203,63 @@ func (x *Index) MarkTeaching(src Source) {
 func (x *Index) ContestedHashes() int { return int(x.resolver.contests.n.Load()) }
 
 // DecideContests looks whether contests of some engine hashes, nil for all, have ended
-// because sources have lost blocks. It reports whether one of those that go on is about a
-// block that a source holds.
+// because sources have lost blocks.
 //
 // Nothing calls it by itself: a removal would have to ask for each block whether its names
-// are contested. So the caller asks from time to time. It goes by parts of 256, each under
-// a lock of its own, because a hostile publisher may have contested thousands.
-func (x *Index) DecideContests(src Source, engine []uint64) (concerned bool) {
-	if x.ContestedHashes() == 0 {
-		return false
-	}
+// are contested. So the caller asks from time to time.
+func (x *Index) DecideContests(engine []uint64) {
 	if engine == nil {
-		x.lock()
-		for h := range x.resolver.contests.of {
-			engine = append(engine, plain(h))
+		engine = contestedHashes(x)
+	}
+	decideContests(x, engine, func(uint64, []meaning) {})
+}
+
+// OpenContests decides all contests. It returns those that go on by the sources that hold a
+// block of one, the one with the smallest hash for each.
+func (q Inspector) OpenContests() map[Source]Contest {
+	all := make(map[Source]Contest)
+	decideContests(q.x, contestedHashes(q.x), func(engine uint64, open []meaning) {
+		for _, m := range open {
+			if _, known := all[m.s.name]; !known {
+				other := open[slices.IndexFunc(open, func(o meaning) bool { return o.at != m.at })]
+				all[m.s.name] = Contest{Engine: engine, Source: m.s.name, Other: other.s.name}
+			}
 		}
-		x.unlock()
+	})
+	return all
+}
+
+// contestedHashes returns the contested engine hashes, sorted.
+func contestedHashes(x *Index) (all []uint64) {
+	if x.ContestedHashes() == 0 {
+		return nil
+	}
+	x.lock()
+	for h := range x.resolver.contests.of {
+		all = append(all, plain(h))
+	}
+	x.unlock()
+	slices.Sort(all)
+	return all
+}
+
+// decideContests decides contests, and calls f for each one that goes on. It goes by parts
+// of 256, each under a lock of its own, because a hostile publisher may have contested
+// thousands.
+func decideContests(x *Index, engine []uint64, f func(engine uint64, open []meaning)) {
+	if x.ContestedHashes() == 0 {
+		return
 	}
 	for part := range slices.Chunk(engine, 256) { // others have their turn between
 		x.lock()
 		for _, h := range part {
-			x.resolver.decideContest(normal(h))
-			concerned = concerned || x.resolver.isConcerned(src, normal(h))
+			if open := x.resolver.decideContest(normal(h)); open != nil {
+				f(h, open)
+			}
 		}
 		placeOthers(x)
 		x.unlock()
 	}
-	return concerned
-}
-
-// isConcerned reports whether a source holds the block that it means by a contested engine
-// hash. All lanes are locked.
-func (rs *resolver) isConcerned(src Source, engine uint64) bool {
-	s := rs.holders.sources[src]
-	if s == nil || !rs.contests.of[engine] {
-		return false
-	}
-	p := rs.meaningOf(s, engine)
-	return !p.isNone() && rs.tree.isHeldBy(s, p)
 }
 
 // TakeContests returns the contests that began or got another announcement, at most 1,024.

@@ -59,14 +59,14 @@ func (b *contestBench) remove(s int, h uint64) {
 		b.t.Errorf("source %d removes %d: %+v, held %v", s, h, res, held)
 	}
 	delete(b.means[s], h)
-	b.index.DecideContests(b.src[s], []uint64{h})
+	b.index.DecideContests([]uint64{h})
 	b.follow()
 }
 
 func (b *contestBench) clear(s int) {
 	b.index.ClearOwner(b.owners[s])
 	clear(b.means[s])
-	b.index.DecideContests(b.src[s], nil)
+	b.index.DecideContests(nil)
 	b.follow()
 }
 
@@ -133,9 +133,13 @@ func (b *contestBench) check(what string) {
 	if n := b.index.ContestedHashes(); n != contested {
 		b.t.Fatalf("after %s: %d hashes are contested, want %d", what, n, contested)
 	}
+	open := b.index.Inspect().OpenContests()
 	for s, want := range concerned {
-		if got := b.index.DecideContests(b.src[s], nil); got != want {
-			b.t.Fatalf("after %s: a contest concerns source %d: %t, want %t", what, s, got, want)
+		c, got := open[b.src[s]]
+		other := slices.Index(b.src, c.Other)
+		if got != want || got && (other < 0 || b.means[s][c.Engine] == 0 || b.means[other][c.Engine] == 0 ||
+			b.means[s][c.Engine] == b.means[other][c.Engine]) {
+			b.t.Fatalf("after %s: source %d has a part in the contest %+v, want %t", what, s, c, want)
 		}
 	}
 }
@@ -184,7 +188,7 @@ func TestContestTellsWho(t *testing.T) {
 		t.Errorf("the pool's block does not wait, %d hashes are contested", b.index.ContestedHashes())
 	}
 	b.index.DropSource(b.src[0])
-	b.index.DecideContests(b.src[0], nil)
+	b.index.DecideContests(nil)
 	if news := b.index.TakeContests(); len(news) != 0 || b.index.ContestedHashes() != 0 {
 		t.Errorf("news %+v, %d hashes are contested", news, b.index.ContestedHashes())
 	}
@@ -212,7 +216,7 @@ func TestContestOfLooseBlock(t *testing.T) {
 		t.Fatalf("%d hashes are contested", n)
 	}
 	x.Remove(l, []uint64{1}, nil, CopySet)
-	x.DecideContests(loser, nil)
+	x.DecideContests(nil)
 	if key, known := x.means(1); !known || key != 5 || x.ContestedHashes() != 0 {
 		t.Errorf("1 means %d, %v, %d hashes are contested", key, known, x.ContestedHashes())
 	}

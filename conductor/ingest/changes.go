@@ -149,7 +149,7 @@ func (a *applier) clear(c *normalize.Change) {
 				a.holdings.past.noteEmptied(inspect.Cleared, ns.Deployment.Key, key, ns.clearNamed(h, e))
 			}
 		}
-		ns.decideContests(nil)
+		ns.Deployment.Index.DecideContests(nil)
 	}
 	if a.pool != nil {
 		a.pool.Clear(e, medium)

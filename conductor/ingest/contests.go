@@ -26,30 +26,35 @@ func (a *applier) noteContests(ns *namespace) {
 
 // reportContest reports that another source, if it is not nil, announces a hash with other
 // tokens.
-func reportContest(m *catalog.Member, hash uint64, other *catalog.Member) {
+func reportContest(report func(code, format string, args ...any), hash uint64, other *catalog.Member) {
 	who := "a source that is gone"
 	if other != nil {
 		who = other.Key().String()
 	}
-	m.Findings.Report(doctor.FindingContest,
+	report(doctor.FindingContest,
 		"the hash %d comes with other tokens from %s: blocks of pools wait until one of the two has left theirs; one of them is broken "+
 			"or hostile", hash, who)
 }
 
-// decideContests looks whether contests of hashes, nil for all, have ended with what the source has lost. It reports whether
-// one that goes on is about a block that the source holds.
-func (ns *namespace) decideContests(hashes []uint64) (concerned bool) {
-	return ns.Deployment.Index.DecideContests(ns.Source, hashes)
+// openContests looks whether contests have ended, as by blocks that expired or a source that has left. It returns those that go on, by
+// the sources that hold a block of one.
+func openContests(c *Sources) map[*catalog.Member]contest {
+	all := make(map[*catalog.Member]contest)
+	for _, d := range c.catalog.Deployments() {
+		for src, n := range d.Index.Inspect().OpenContests() {
+			if m := d.HolderOf(src); m != nil {
+				all[m] = contest{Hash: n.Engine, By: m, Other: d.HolderOf(n.Other)}
+			}
+		}
+	}
+	return all
 }
 
-// decideAll looks whether any contest has ended, as by blocks that expired or a source that has left. The finding goes once the
-// source holds no block by a contested hash.
-func (a *applier) decideAll() {
-	concerned := false
-	for _, ns := range a.holdings.namespaces {
-		concerned = ns.decideContests(nil) || concerned
-	}
-	if !concerned {
-		a.member.Findings.Withdraw(doctor.FindingContest)
+// observeContest brings the finding up to date.
+func observeContest(s *Source, open map[*catalog.Member]contest) {
+	if found, has := open[s.Member]; has {
+		reportContest(s.Member.Findings.Update, found.Hash, found.Other)
+	} else {
+		s.Member.Findings.Withdraw(doctor.FindingContest)
 	}
 }

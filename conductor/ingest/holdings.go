@@ -363,7 +363,7 @@ func (s *holdings) leaveAll() {
 	for _, ns := range all {
 		delete(s.byKey, ns.Deployment.Key)
 		s.catalog.Leave(ns.Namespace)
-		ns.decideContests(nil)
+		ns.Deployment.Index.DecideContests(nil)
 	}
 }
 

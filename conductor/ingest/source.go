@@ -177,11 +177,11 @@ func (c *Sources) dispatch(s *Source, e *effects) {
 			if by := c.SourceOf(contest.By); by != nil {
 				by.applier.countSkipped(events.ContestedHash, 1)
 			}
-			reportContest(contest.By, contest.Hash, contest.Other)
+			reportContest(contest.By.Findings.Report, contest.Hash, contest.Other)
 			contest.By.LogFindings(&c.log)
 		}
 		if contest.Other != nil {
-			reportContest(contest.Other, contest.Hash, contest.By)
+			reportContest(contest.Other.Findings.Report, contest.Hash, contest.By)
 			contest.Other.LogFindings(&c.log)
 		}
 	}

@@ -288,11 +288,11 @@ func (c *Sources) watch() {
 	for {
 		select {
 		case <-tick.C:
-			now, held, all := c.now(), make(heldBlocks), c.All()
-			doubts := doubtsAbout(&c.shared, now)
+			now, all := c.now(), c.All()
 			asked = demandsOn(all, asked, now)
+			r := &round{now: now, held: make(heldBlocks), doubts: doubtsAbout(&c.shared, now), asked: asked, contests: openContests(c)}
 			for _, s := range all {
-				observe(c, s, now, held, doubts, asked)
+				observe(c, s, r)
 			}
 		case <-c.stopWatch:
 			return
@@ -300,21 +300,30 @@ func (c *Sources) watch() {
 	}
 }
 
+// round is a look at all sources, and what is known for it of all of them.
+type round struct {
+	now      time.Time
+	held     heldBlocks
+	doubts   map[*catalog.Deployment][]expect.Doubt
+	asked    demands
+	contests map[*catalog.Member]contest // that go on
+}
+
 // observe looks for findings of one source. A broken invariant costs that source a resync.
-func observe(c *Sources, s *Source, now time.Time, held heldBlocks, doubts map[*catalog.Deployment][]expect.Doubt, asked demands) {
+func observe(c *Sources, s *Source, r *round) {
 	defer s.resyncAfterPanic()
-	observeSilence(s, now, asked)
-	observeUse(s, now)
+	observeSilence(s, r.now, r.asked)
+	observeContest(s, r.contests)
+	observeUse(s, r.now)
 	observeAliases(s)
-	observeExpected(s, now, doubts)
-	observeLives(s, now)
+	observeExpected(s, r.now, r.doubts)
+	observeLives(s, r.now)
 	observeRefusals(s)
 	observeSnapshots(s)
 	s.guard(func() { // it logs what all of these have found
-		observeHolding(s, held, now)
-		s.applier.decideAll()
+		observeHolding(s, r.held, r.now)
 		if !c.catalog.IsPast() {
-			s.doctor.Unremoved(now)
+			s.doctor.Unremoved(r.now)
 		}
 	})
 }

@@ -242,7 +242,7 @@ func (a *applier) removeBlocks(e *events.Event, key normalize.Owner) int {
 	for _, ns := range a.holdings.namespaces {
 		if ns.Deployment.Index.ContestedHashes() > 0 {
 			ns.Names.Removed(e, func(fold uint64) bool {
-				ns.decideContests(a.holdings.names(e.Hashes, fold))
+				ns.Deployment.Index.DecideContests(a.holdings.names(e.Hashes, fold))
 				return true
 			})
 		}
