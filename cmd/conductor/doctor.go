@@ -95,8 +95,8 @@ var adviceOfReason = map[string]string{
 		"replay_endpoint, which is another port than that of the events; the server keeps asking, ever more rarely",
 	stream.ReasonOverrun: "blocks from before are not known, because the engine no longer had the batches that were missing: raise its " +
 		"buffer_steps, or wait until it has cleared its cache",
-	stream.ReasonGap: "batches are lost for good, so some blocks are missing, and others are still in the answers: raise the engine's " +
-		"buffer_steps, or follow a relay",
+	stream.ReasonGap: "batches are lost for good, so some blocks are missing, and others are still in the answers: register the engine's " +
+		"replay_endpoint, raise its buffer_steps, or follow a relay",
 	stream.ReasonUndecodable: "a batch could not be decoded, so what it stored is missing, and what it removed is still in the answers: " +
 		"check that the endpoint is where the engine publishes its events, and that this server is new enough for the engine",
 	stream.ReasonTooLarge: "a batch is larger than this server reads: raise limits.max_payload and restart the server",

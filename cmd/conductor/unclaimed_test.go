@@ -151,7 +151,8 @@ func TestUnclaimedTopics(t *testing.T) {
 }
 
 // TestRanksOfBoundSocket connects two engines to a bound socket, each with one registered rank of several. One numbers its ranks
-// together, so that its source has them all; the other, behind a forwarder, has ranks that number their batches for themselves.
+// together, so that its source has them all once that shows; the other, behind a forwarder, has ranks that number their batches for
+// themselves.
 func TestRanksOfBoundSocket(t *testing.T) {
 	t.Parallel()
 	address, err := freeport.Address()
@@ -180,7 +181,7 @@ func TestRanksOfBoundSocket(t *testing.T) {
 		return all
 	}
 	together, apart := newBoundEngine(t, address), newBoundEngine(t, address)
-	for i, rank := range []int{3, 2, 0, 1, 0, 3, 2, 0, 1, 2} { // a block of the prompt each, of which rank 0 has three
+	for i, rank := range []int{0, 3, 0, 2, 0, 1, 0, 1, 2, 3} { // rank 0 fills three gaps with the others, then they are its own
 		together.publish("kv@together@m", rank, ruledStored(i, i+1))
 	}
 	for i := range 10 {
@@ -203,9 +204,12 @@ func TestRanksOfBoundSocket(t *testing.T) {
 		for _, f := range s.Findings {
 			codes = append(codes, f.Code)
 		}
-		want := map[string][]string{"together": {"several_ranks"}}[s.InstanceID]
-		if s.State != "synced" || s.Restarts > 0 || !slices.Equal(codes, want) {
-			t.Errorf("the source is %+v, want the findings %q", s, want)
+		want, state := []string(nil), "synced"
+		if s.InstanceID == "together" {
+			want, state = []string{"several_ranks"}, "partial" // without the three batches from before that showed
+		}
+		if s.State != state || s.Restarts > 0 || !slices.Equal(codes, want) {
+			t.Errorf("the source is %+v, want %s and the findings %q", s, state, want)
 		}
 	}
 	// Another rank of it needs no source. If it has one, the findings lead back.
@@ -222,7 +226,7 @@ func TestRanksOfBoundSocket(t *testing.T) {
 		eventually(t, "the source does not follow all ranks", func() (string, bool) {
 			for _, s := range services().Services {
 				if s.InstanceID == "together" && s.DPRank == 0 {
-					return fmt.Sprintf("%+v", s), s.State == "synced" && s.LastSeq == int(together.seq)-1 && s.Restarts == 0 &&
+					return fmt.Sprintf("%+v", s), s.LastSeq == int(together.seq)-1 && s.Restarts == 0 &&
 						len(s.Findings) == 1 && s.Findings[0].Code == step.finding
 				}
 			}

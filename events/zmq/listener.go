@@ -3,6 +3,7 @@ package zmq
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"maps"
 	"net"
 	"slices"
@@ -30,9 +31,8 @@ type listener struct {
 	mu     sync.Mutex
 	boxes  []*mailbox
 	topics map[string]map[int][]*mailbox // topic -> rank -> whose; replaced, never changed
+	holds  map[subject]uint64            // the connection that holds the claims with a subject
 	strays []stray                       // at most maxStrays, in no order
-	// sequences has what is known of subjects that are claimed or held, such as the connection that holds one.
-	sequences map[subject]*sequence
 }
 
 // subject is what tells the messages of a shared socket apart. Several claims may have the same one.
@@ -42,7 +42,7 @@ type subject struct {
 }
 
 func newListener(t Transport, rank func([]byte) (int, bool), addr string, ln net.Listener) *listener {
-	l := &listener{transport: t, rank: rank, addr: addr, ln: ln, sequences: make(map[subject]*sequence)}
+	l := &listener{transport: t, rank: rank, addr: addr, ln: ln, holds: make(map[subject]uint64)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.tasks.Go(l.acceptPublishers)
 	return l
@@ -83,18 +83,6 @@ func (l *listener) indexTopics() {
 		ranks[b.subject.rank] = append(ranks[b.subject.rank], b)
 	}
 	l.topics = topics
-	l.forgetSequences()
-}
-
-// forgetSequences forgets those that no source claims any more and no connection holds. The caller holds mu.
-func (l *listener) forgetSequences() {
-	maps.DeleteFunc(l.sequences, func(what subject, s *sequence) bool {
-		unclaimed := len(l.topics[what.topic][what.rank]) == 0
-		if unclaimed {
-			s.dropWaiting()
-		}
-		return unclaimed && !s.holds
-	})
 }
 
 // acceptPublishers takes connections until the listener is closed.
@@ -141,84 +129,53 @@ func (l *listener) servePublisher(raw net.Conn, number uint64) {
 	defer c.Close()
 	var ended error
 	defer func() { l.releaseSubjects(number, ended) }()
+	p := &sender{conn: number, from: raw.RemoteAddr()}
 	for {
 		m, err := c.Recv()
 		if err != nil {
 			ended = err
 			return
 		}
-		l.dealMessage(m, number, raw.RemoteAddr())
+		size := 0
+		for _, f := range m.Frames {
+			size += len(f)
+		}
+		boxes := l.mailboxesOf(m, p)
+		if len(boxes) > 0 {
+			m.Frames = slices.Clone(m.Frames) // they wait, and the connection uses its list again
+		}
+		for _, b := range boxes {
+			m.Block.Retain()
+			b.putMessage(number, m, size)
+		}
+		m.Block.Release()
 	}
 }
 
-// dealMessage puts a message of a connection into the mailboxes of those whose it is. It owns the block.
-func (l *listener) dealMessage(m payload.Message, conn uint64, from net.Addr) {
-	defer m.Block.Release()
-	topic, _, _ := bytes.Cut(m.Frames[0], []byte{0}) // SGLang appends epochs behind a NUL
-	l.mu.Lock()
-	ranks := l.topics[string(topic)]
-	l.mu.Unlock()
-	a := newArrival(m, conn, l.rankOf(m, ranks, conn))
-	all := l.dealAmong(ranks, a, from)
-	for _, d := range all {
-		for _, due := range d.due {
-			for _, b := range d.boxes {
-				due.message.Block.Retain()
-				b.putMessage(conn, due.message, due.size)
-			}
-			due.message.Block.Release()
+// sender is one connection. Only the goroutine that reads it uses this.
+type sender struct {
+	conn    uint64
+	from    net.Addr
+	numbers []*numbering // of each subject that it holds
+}
+
+// holdSubject returns the numbering of a subject on a connection that holds it, nil if another one does. The connection takes a
+// subject that none holds.
+func (l *listener) holdSubject(what subject, p *sender) *numbering {
+	for _, n := range p.numbers {
+		if n.subject == what {
+			return n
 		}
 	}
-	if len(all) == 0 && len(ranks[a.rank]) == 0 {
-		l.countStray(topic, a.rank, from)
-	}
-}
-
-// dealt are messages that are due to some mailboxes.
-type dealt struct {
-	boxes []*mailbox
-	due   []*arrival
-}
-
-// dealAmong deals a message out to the ranks of its topic. The caller owns the blocks.
-func (l *listener) dealAmong(ranks map[int][]*mailbox, a *arrival, from net.Addr) (all []dealt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, boxes := range ranks {
-		if due := l.messagesFor(boxes, a, from); len(due) > 0 {
-			all = append(all, dealt{boxes, due})
-		}
+	if _, held := l.holds[what]; held {
+		return nil
 	}
-	return all
-}
-
-// messagesFor returns what is to be put into the mailboxes of one subject now that a message of its topic has come. The caller holds
-// mu, and owns the blocks.
-func (l *listener) messagesFor(boxes []*mailbox, a *arrival, from net.Addr) (due []*arrival) {
-	what := boxes[0].subject
-	own := what.rank == a.rank
-	s := l.sequences[what]
-	if s == nil {
-		s = &sequence{share: l.transport.Memory.LiveShare()}
-		l.sequences[what] = s
-	}
-	if s.conn != a.conn && !s.holds && (own || len(s.waiting) == 0) {
-		s.begin(a.conn)
-	}
-	switch {
-	case s.conn == a.conn && own:
-		due = s.addOwn(a)
-	case s.conn == a.conn:
-		due = s.addOther(a)
-	case own:
-		for _, b := range boxes {
-			b.refusals.countRefusal(from)
-		}
-	}
-	for _, one := range due {
-		l.forgetStray(what.topic, one.rank)
-	}
-	return due
+	l.holds[what] = p.conn
+	n := &numbering{subject: what}
+	p.numbers = append(p.numbers, n)
+	return n
 }
 
 // releaseSubjects ends what a connection holds that has ended because of why. The mailboxes learn of the end before another
@@ -227,35 +184,60 @@ func (l *listener) releaseSubjects(conn uint64, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, b := range l.boxes {
-		if l.sequences[b.subject].isHeldBy(conn) {
+		if l.holds[b.subject] == conn {
 			b.putEnd(conn, why)
 		}
 	}
-	for _, s := range l.sequences {
-		if s.conn == conn {
-			s.begin(0)
-		}
-	}
-	l.forgetSequences()
+	maps.DeleteFunc(l.holds, func(_ subject, holder uint64) bool { return holder == conn })
 }
 
-// rankOf returns the rank of a message, NoRank if it names none and several are claimed, or none. A message with a wrong number of
-// frames is its topic's, for the stream to count.
-func (l *listener) rankOf(m payload.Message, ranks map[int][]*mailbox, conn uint64) int {
+// mailboxesOf returns those that get a message of a connection, none if no source claims it, or if another connection holds the
+// claim. A message with a wrong number of frames is its topic's, for the stream to count.
+func (l *listener) mailboxesOf(m payload.Message, p *sender) (all []*mailbox) {
+	frames := m.Frames
+	topic, _, _ := bytes.Cut(frames[0], []byte{0}) // SGLang appends epochs behind a NUL
+	l.mu.Lock()
+	topics := l.topics
+	l.mu.Unlock()
+	ranks := topics[string(topic)]
 	rank, named := 0, false
 	switch {
 	case m.Oversize > 0: // the rank stands behind the events
-		return l.heldRank(ranks, conn)
-	case len(m.Frames) == 3 && l.rank != nil:
-		rank, named = l.rank(m.Frames[2])
+		rank, named = l.heldRank(ranks, p.conn), true
+	case len(frames) == 3 && l.rank != nil:
+		rank, named = l.rank(frames[2])
 	}
-	if boxes := boxesOf(ranks, rank, named); len(boxes) > 0 {
-		return boxes[0].subject.rank
+	own := boxesOf(ranks, rank, named)
+	var of *numbering
+	if len(own) > 0 {
+		if of = l.holdSubject(own[0].subject, p); of == nil {
+			for _, b := range own {
+				b.refusals.countRefusal(p.from)
+			}
+			return nil
+		}
+		all = own
 	}
-	if named {
-		return rank
+	if len(frames) == 3 && len(frames[1]) >= 8 {
+		number := binary.BigEndian.Uint64(frames[1])
+		for _, n := range p.numbers {
+			if n == of {
+				n.addOwn(number)
+			} else if n.subject.topic == string(topic) && n.takesOther(number) {
+				all = slices.Concat(all, ranks[n.subject.rank])
+			}
+		}
 	}
-	return NoRank
+	switch {
+	case len(all) == 0:
+		if !named {
+			rank = NoRank
+		}
+		l.countStray(string(topic), rank, p.from)
+	case of == nil:
+		l.forgetStray(string(topic), rank)
+	}
+	return all
 }
 
 // heldRank returns the only rank of a topic, or the only one whose claim a connection holds. It returns
@@ -266,7 +248,7 @@ func (l *listener) heldRank(ranks map[int][]*mailbox, conn uint64) int {
 	found := NoRank
 	for rank, boxes := range ranks {
 		switch {
-		case len(ranks) > 1 && !l.sequences[boxes[0].subject].isHeldBy(conn):
+		case len(ranks) > 1 && l.holds[boxes[0].subject] != conn:
 		case found != NoRank:
 			return NoRank
 		default:
@@ -299,7 +281,7 @@ type stray struct {
 // countStray counts a message that no source claims and remembers its topic. Anybody may send any topic:
 // where there are too many, the one with the fewest messages makes room, so that a topic which comes
 // again and again stays.
-func (l *listener) countStray(topic []byte, rank int, from net.Addr) {
+func (l *listener) countStray(topic string, rank int, from net.Addr) {
 	l.unclaimed.Add(1)
 	if len(topic) > maxStrayTopic {
 		topic = topic[:maxStrayTopic]
@@ -307,7 +289,7 @@ func (l *listener) countStray(topic []byte, rank int, from net.Addr) {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := slices.IndexFunc(l.strays, func(s stray) bool { return s.topic == string(topic) && s.rank == rank })
+	at := slices.IndexFunc(l.strays, func(s stray) bool { return s.topic == topic && s.rank == rank })
 	if at < 0 {
 		if at = len(l.strays); at < maxStrays {
 			l.strays = append(l.strays, stray{})
@@ -319,7 +301,7 @@ func (l *listener) countStray(topic []byte, rank int, from net.Addr) {
 				}
 			}
 		}
-		l.strays[at] = stray{topic: string(topic), rank: rank}
+		l.strays[at] = stray{topic: topic, rank: rank}
 	}
 	s := &l.strays[at]
 	s.messages, s.from, s.at = s.messages+1, from, now
@@ -327,6 +309,8 @@ func (l *listener) countStray(topic []byte, rank int, from net.Addr) {
 
 // forgetStray forgets a rank that turned out to be numbered together with one that is claimed.
 func (l *listener) forgetStray(topic string, rank int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.strays = slices.DeleteFunc(l.strays, func(s stray) bool { return s.topic == topic && s.rank == rank })
 }
 

@@ -47,7 +47,7 @@ type Sockets struct {
 // that names no rank is of rank 0, or of the only rank claimed. Topics are compared
 // as a whole, because pods and models may have an @ in their names. So several claims
 // can have one topic: then each of them gets its messages. A claim also gets those of other
-// ranks of its topic that its connection numbers together with its own: see sequence.go.
+// ranks of its topic that its connection numbers together with its own: see numbering.go.
 type Claim struct {
 	Pod, Model string
 	Rank       int
