@@ -36,8 +36,11 @@ const (
 	maxMerges = 32
 	// maxProblems is how many mistakes of one file are reported. Nobody reads more, and a file of 16 MiB could have millions.
 	maxProblems = 1000
-	// maxKey is how many bytes of a key are shown of a file that has Secrets: fewer than a token has.
-	maxKey = 32
+	// maxKey is how many bytes of a key are shown of a file that has Secrets: fewer than a token has. Of other files maxPlainKey
+	// are shown, because aliases can repeat a key of megabytes in every mistake.
+	maxKey, maxPlainKey = 32, 128
+	// maxShown is how many bytes of a value are shown, and maxRedacted how many are searched for secrets before that.
+	maxShown, maxRedacted = 40, 512
 )
 
 // A File is one parsed YAML or JSON file: nodes with line and column.
@@ -333,14 +336,10 @@ func (f *File) Describe(n *yaml.Node) string {
 	case yaml.SequenceNode:
 		return "a list"
 	}
-	value := redact.Text(n.Value)
-	if len(value) > 40 {
-		value = strings.ToValidUTF8(value[:40], "") + "…"
-	}
-	article, quoted := "the ", fmt.Sprintf(" %q", value)
-	value = " " + value
-	if f.Secrets {
-		article, value, quoted = "a ", "", ""
+	article, value, quoted := "a ", "", ""
+	if !f.Secrets {
+		shown := Excerpt(n.Value)
+		article, value, quoted = "the ", " "+shown, fmt.Sprintf(" %q", shown)
 	}
 	switch n.ShortTag() {
 	case "!!float":
@@ -360,15 +359,31 @@ func (f *File) Describe(n *yaml.Node) string {
 	if f.Secrets {
 		return "a value of another type"
 	}
-	return fmt.Sprintf("a value of type %q", strings.TrimPrefix(n.ShortTag(), "!!"))
+	return fmt.Sprintf("a value of type %q", Excerpt(strings.TrimPrefix(n.ShortTag(), "!!")))
+}
+
+// Excerpt returns the beginning of a text without the secrets of URLs in it. A long text costs no more than a short one.
+func Excerpt(text string) string {
+	shown := text
+	if len(text) > maxRedacted {
+		// What is cut off may hold the @ that ends a password, so put one there, and end the quotes that a URL may stand in.
+		shown = text[:maxRedacted] + `@x"`
+	}
+	shown = redact.Text(shown)
+	if len(shown) > maxShown || len(text) > maxRedacted {
+		shown = strings.ToValidUTF8(shown[:min(len(shown), maxShown)], "") + "…"
+	}
+	return shown
 }
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// PathOf returns the path of a key of the map at path. If the file has Secrets, it cuts a key that may be one.
+// PathOf returns the path of a key of the map at path. It cuts a long key, and if the file has Secrets, one that may be a secret.
 func (f *File) PathOf(path, key string) string {
 	if f.Secrets && len(key) > maxKey {
 		key = strings.ToValidUTF8(key[:maxKey/4], "") + "…"
+	} else if len(key) > maxPlainKey {
+		key = strings.ToValidUTF8(key[:maxPlainKey], "") + "…"
 	}
 	return JoinPath(path, key)
 }

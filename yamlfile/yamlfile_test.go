@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // read parses a text and reads the maps in the list at its top. It returns their pairs, and what was reported.
@@ -85,5 +86,34 @@ func TestSecrets(t *testing.T) {
 		if said == "" || strings.Contains(said, "s3cret") || strings.Contains(said, "333") {
 			t.Errorf("%s: %q", text, said)
 		}
+	}
+}
+
+// TestDescribeIsBounded describes a long text as often as a file with aliases can, and texts whose secret does not end where they
+// are cut.
+func TestDescribeIsBounded(t *testing.T) {
+	long := "[&x '" + strings.Repeat("a@b:// ", 1<<19) + "'" + strings.Repeat(", *x", 900) + "]"
+	for _, secrets := range []bool{false, true} {
+		begun := time.Now()
+		_, said := read(long, secrets)
+		if took := time.Since(begun); took > 5*time.Second || len(said) > 1<<18 {
+			t.Errorf("%v and %d bytes", took, len(said))
+		}
+	}
+	for _, end := range []string{"", "@host", "@host and more"} {
+		for _, begin := range []string{"http://user:", "user:", `"http://user:`} {
+			_, said := read("['"+begin+strings.Repeat("s3cret", 200)+end+"']", false)
+			if strings.Contains(said, "s3c") && (end != "" || begin != "user:") {
+				t.Errorf("%.20s…%s: %s", begin, end, said)
+			}
+		}
+	}
+	_, said := read("["+strings.Repeat("long", 300)+", !"+strings.Repeat("t", 300)+" {}]", false)
+	if want := `not the text "` + strings.Repeat("long", 10) + `…"`; !strings.Contains(said, want) || len(said) > 300 {
+		t.Errorf("%s, want %s", said, want)
+	}
+	_, said = read("[{? "+strings.Repeat("wrong", 300)+" : 1, ? "+strings.Repeat("wrong", 300)+" : 2}]", false)
+	if len(said) > 300 {
+		t.Errorf("a long key: %s", said)
 	}
 }
