@@ -96,6 +96,9 @@ func (l *loader) readFile(name string, data []byte) {
 		case "sources":
 			l.noteOrigin("sources", t.placeOf(p.Key), true)
 			for i, n := range t.readElements(p.Value, "sources") {
+				if t.Full() {
+					break
+				}
 				sources = append(sources, l.readSource(t, len(sources), n, fmt.Sprintf("sources[%d]", i), ""))
 			}
 		case mooncakePort:
@@ -104,6 +107,9 @@ func (l *loader) readFile(name string, data []byte) {
 			l.noteOrigin("sources", t.placeOf(p.Key), true)
 			entries, _ := t.Pairs(p.Value, mooncakeSources)
 			for _, e := range entries {
+				if t.Full() {
+					break
+				}
 				sources = append(sources, l.readSource(t, len(sources), e.Value, yamlfile.JoinPath(mooncakeSources, e.Name), e.Name))
 			}
 		default:
@@ -140,6 +146,9 @@ func (l *loader) readFields(t tree, path string, pairs []yamlfile.Pair, fields [
 		names = append(names, f.name)
 	}
 	for _, p := range pairs {
+		if t.Full() {
+			return
+		}
 		i := slices.Index(names, p.Name)
 		if i < 0 {
 			l.reportUnknownKey(t, p, l.nameOf(path), names)
@@ -172,7 +181,7 @@ func (l *loader) readWhole(t tree, path string, n *yaml.Node, fields []field, in
 		at := yamlfile.JoinPath(path, f.name)
 		o, given := l.origins[at]
 		if isMap && !given && !f.nullable {
-			l.errs.addProblem(t.placeOf(n), l.nameOf(at), "is required")
+			t.AddProblem(n, l.nameOf(at), "is required")
 			whole = false
 		}
 		whole = whole && !o.failed
@@ -202,6 +211,9 @@ func (l *loader) readListeners(t tree, n *yaml.Node) (out []Listener, ok bool) {
 	}
 	elements, ok := t.Elements(n, "listeners")
 	for i, e := range elements {
+		if t.Full() {
+			break
+		}
 		path := fmt.Sprintf("listeners[%d]", i)
 		one := Listener{Dialect: Conductor}
 		if t.refuseListenerText(e, path, "a map of keys", "%s") {
@@ -280,7 +292,7 @@ func (l *loader) readSource(t tree, i int, n *yaml.Node, name, instance string) 
 	case s.BlockSize == AutoCount:
 		s.BlockSize = 0 // the engine tells it
 	case !given && s.Discover == "" && !l.origins[path].failed:
-		l.errs.addProblem(l.origins[path].place, l.nameOf(at), "is required: the engine's tokens a block")
+		t.AddProblem(n, l.nameOf(at), "is required: the engine's tokens a block")
 	}
 	return s.withTenant()
 }
@@ -290,6 +302,9 @@ func (l *loader) readMediaTTL(t tree, path string, n *yaml.Node) map[string]time
 	pairs := l.readMap(t, path, n)
 	out := make(map[string]time.Duration, len(pairs))
 	for _, p := range pairs {
+		if t.Full() {
+			break
+		}
 		at := path + "." + p.Name
 		if yamlfile.IsNull(p.Value) {
 			continue

@@ -462,3 +462,30 @@ func TestFlagsSpeakForThemselves(t *testing.T) {
 		}
 	}
 }
+
+// TestMistakesAreBounded reads files with very many mistakes of one sort: beyond a thousand the rest is not read.
+func TestMistakesAreBounded(t *testing.T) {
+	for name, text := range map[string]string{
+		"texts":     "sources: [" + strings.Repeat("x,", 200_000) + "]",
+		"rules":     "sources: [" + strings.Repeat("{block_size: 16},", 50_000) + "]",
+		"empty":     "sources: [" + strings.Repeat("{},", 200_000) + "]",
+		"unknown":   "sources: [" + strings.Repeat("{a: 1},", 100_000) + "]",
+		"listeners": "listeners: [" + strings.Repeat("{a: 1},", 100_000) + "]",
+		"profiles":  "sources: [" + strings.Repeat("{hash_profile: {}},", 50_000) + "]",
+		"peers":     "dynamo: {peers: [" + strings.Repeat("x,", 200_000) + "]}",
+		"ttl":       "sources: [{ttl: {" + strings.Repeat("? [] : 1,", 100_000) + "}}]",
+		"long":      "x: &x " + strings.Repeat("a:b@", 1<<19) + "\nsources: [" + strings.Repeat("{type: *x},", 900) + "]",
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLoader()
+			_, err := l.load("c.yaml", []byte(text), nil, Options{})
+			if err == nil {
+				t.Fatal("no error")
+			}
+			said := err.Error()
+			if n := strings.Count(said, "\n"); n > 1000 || len(said) > 1<<20 || name != "rules" && len(l.origins) > 20_000 {
+				t.Errorf("%d lines, %d bytes, %d origins: …%s", n, len(said), len(l.origins), said[max(0, len(said)-300):])
+			}
+		})
+	}
+}

@@ -10,6 +10,9 @@ import (
 	"example.com/conductor/yamlfile"
 )
 
+// maxValue bounds one value in bytes: aliases can repeat a longer one so often that the messages about it would fill the memory.
+const maxValue = 64 << 10
+
 // A tree is one parsed file of settings, with the values of its scalars.
 type tree struct{ *yamlfile.File }
 
@@ -37,6 +40,9 @@ func (t tree) readValue(n *yaml.Node, path string, k kind) (any, bool) {
 	var out []string
 	all := true
 	for i, e := range t.readElements(n, path) {
+		if t.Full() {
+			return nil, false
+		}
 		v, ok := t.readScalar(e, fmt.Sprintf("%s[%d]", path, i), k)
 		if all = all && ok; ok {
 			out = append(out, v.([]string)...)
@@ -52,6 +58,8 @@ func (t tree) readScalar(n *yaml.Node, path string, k kind) (any, bool) {
 	fits := n.Kind == yaml.ScalarNode && (slices.Contains(k.tags, tag) ||
 		k.literal != "" && tag == "!!str" && strings.EqualFold(n.Value, k.literal))
 	switch {
+	case len(n.Value) > maxValue:
+		t.AddProblem(n, path, "must be %s, not %s of more than %d KiB", k.wants, t.Describe(n), maxValue>>10)
 	case yamlfile.IsNull(n):
 		t.AddProblem(n, path, "has no value; it must be %s", k.wants)
 	case !fits && n.Kind == yaml.ScalarNode && k.tags[0] == "!!str" && k.words == nil:

@@ -15,10 +15,19 @@ type complaint struct {
 	warning bool   // a server starts nevertheless
 }
 
+// maxMistakes is how many mistakes are reported before the rest is not checked, as of a file that cannot be read.
+const maxMistakes = 1000
+
 // reportComplaints turns complaints about a loaded config into errors and warnings. It skips values
 // that could not be read: they are reported already.
 func (l *loader) reportComplaints(complaints []complaint) {
 	for _, e := range complaints {
+		if len(l.errs) >= maxMistakes {
+			if len(l.errs) == maxMistakes {
+				l.errs.addProblem(l.placeOf(e.path), "", "more than %d mistakes: the rest is not checked", maxMistakes)
+			}
+			return
+		}
 		if l.isUnreadable(e.path) || l.origins[e.path].vouched {
 			continue
 		}

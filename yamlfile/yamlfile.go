@@ -205,9 +205,13 @@ func (f *File) addProblem(at Place, path, format string, args ...any) {
 	}
 }
 
+// Full reports whether the file has so many mistakes, or unfolds to so many nodes, that the rest of it is not read: Pairs and
+// Elements return nothing more, and a caller that is in a list or map leaves it.
+func (f *File) Full() bool { return f.problems > maxProblems || f.nodes > f.limit }
+
 // count adds nodes that are about to be read at path, a part of n. It returns false if the file is not to be read on.
 func (f *File) count(n *yaml.Node, path string, nodes int) bool {
-	if f.problems > maxProblems || f.nodes > f.limit {
+	if f.Full() {
 		return false
 	}
 	if f.nodes += nodes; f.nodes > f.limit {
@@ -241,7 +245,7 @@ func (f *File) Pairs(n *yaml.Node, path string) ([]Pair, bool) {
 	var out []Pair
 	var merged []*yaml.Node
 	seen := make(map[string]*yaml.Node)
-	for i := 0; i+1 < len(n.Content); i += 2 {
+	for i := 0; i+1 < len(n.Content) && !f.Full(); i += 2 {
 		k, v := Resolve(n.Content[i]), n.Content[i+1]
 		if k.Kind != yaml.ScalarNode {
 			f.AddProblem(k, path, "a key must be text, not %s", f.Describe(k))
