@@ -19,9 +19,6 @@ import (
 	"example.com/conductor/conductor/access"
 )
 
-// tokenPrefix lets scanners of leaked secrets find tokens.
-const tokenPrefix = "kvc_"
-
 // tokenEntry is a client in the file of credentials. It holds no secret.
 type tokenEntry struct {
 	Name    string   `yaml:"name" json:"name"`
@@ -60,7 +57,7 @@ standard output if --out takes the token, else on standard error.`,
 			}
 			var secret [32]byte
 			rand.Read(secret[:])
-			token := tokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
+			token := access.TokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
 			digest := sha256.Sum256([]byte(token))
 			entry.SHA256 = hex.EncodeToString(digest[:])
 			if out != "" {

@@ -21,7 +21,7 @@ func TestTokenFile(t *testing.T) {
 	dir := t.TempDir()
 	file, out := filepath.Join(dir, "credentials.yaml"), filepath.Join(dir, "b.token")
 	status, first, errs := runCLI("token", "--name", "a", "--role", "query", "--file", file)
-	if status != cli.ExitFine || !strings.HasPrefix(first, tokenPrefix) || strings.Count(first, "\n") != 1 ||
+	if status != cli.ExitFine || !strings.HasPrefix(first, access.TokenPrefix) || strings.Count(first, "\n") != 1 ||
 		!strings.Contains(errs, "auth: {file: "+file+"}") || !strings.Contains(errs, "shown this once") {
 		t.Fatalf("a new file: %d %q %q", status, first, errs)
 	}
@@ -80,7 +80,7 @@ func TestTokenFile(t *testing.T) {
 // TestTokenWithoutFiles prints the token alone, and beside it the entry, which goes into a file by hand.
 func TestTokenWithoutFiles(t *testing.T) {
 	status, token, errs := runCLI("token", "--name", "a", "--role", "query", "--tenant", "acme")
-	if status != cli.ExitFine || !strings.HasPrefix(token, tokenPrefix) || strings.Count(token, "\n") != 1 ||
+	if status != cli.ExitFine || !strings.HasPrefix(token, access.TokenPrefix) || strings.Count(token, "\n") != 1 ||
 		strings.Contains(errs, strings.TrimSpace(token)) || !strings.Contains(errs, "shown this once") {
 		t.Fatalf("%d %q %q", status, token, errs)
 	}

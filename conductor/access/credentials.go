@@ -71,6 +71,9 @@ func ParseCredentials(name string, text []byte) (*Credentials, error) {
 	return r.out, nil
 }
 
+// TokenPrefix is how tokens of conductor token begin. It lets scanners of leaked secrets find them.
+const TokenPrefix = "kvc_"
+
 // maxToken bounds a token in bytes, so that a wrong one costs little to hash. Those of conductor token
 // have 47.
 const maxToken = 16 << 10

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -38,10 +39,16 @@ func (r *credentialsReader) readLists(root *yaml.Node) {
 	}
 	tokens, _ := r.file.Elements(lists["tokens"], "tokens")
 	for i, n := range tokens {
+		if r.file.Full() {
+			return
+		}
 		r.readToken(r.beginEntry(n, fmt.Sprintf("tokens[%d]", i)))
 	}
 	certificates, _ := r.file.Elements(lists["certificates"], "certificates")
 	for i, n := range certificates {
+		if r.file.Full() {
+			return
+		}
 		r.readCertificate(r.beginEntry(n, fmt.Sprintf("certificates[%d]", i)))
 	}
 }
@@ -96,6 +103,18 @@ func (e *entry) refuse(key, format string, args ...any) {
 	e.file.AddProblem(at, yamlfile.JoinPath(e.path, key), format, args...)
 }
 
+// maxShown is how many bytes of a value errors show: fewer than a token has.
+const maxShown = 32
+
+// shownValue returns a value in quotes between noun and a space. It returns "" if the value may be a token, because people put
+// tokens into wrong places: the place in the file has to say then which value is meant.
+func shownValue(noun, value string) string {
+	if len(value) > maxShown || strings.HasPrefix(value, TokenPrefix) {
+		return ""
+	}
+	return fmt.Sprintf("%s%q ", noun, value)
+}
+
 // readToken reads an entry of tokens. e may be nil.
 func (r *credentialsReader) readToken(e *entry) {
 	if e == nil {
@@ -147,7 +166,7 @@ func (r *credentialsReader) readCertificate(e *entry) {
 	case subject == "":
 		e.refuse("subject", "is required: a name in the certificate")
 	case r.out.certificates[subject] != nil:
-		e.refuse("subject", "%q is taken by another entry", subject)
+		e.refuse("subject", "%sis taken by another entry", shownValue("", subject))
 	default:
 		r.out.certificates[subject] = client
 	}
@@ -162,7 +181,7 @@ func (e *entry) readClient() *Client {
 	case name == "":
 		e.refuse("name", "is required")
 	case e.names[name]:
-		e.refuse("name", "%q is taken by another entry", name)
+		e.refuse("name", "%sis taken by another entry", shownValue("", name))
 	default:
 		c.Name, e.names[name] = name, true
 	}
@@ -172,7 +191,8 @@ func (e *entry) readClient() *Client {
 	if len(c.Tenants) == 1 && weighed {
 		other, known := e.weights[c.Tenants[0]]
 		if e.weights[c.Tenants[0]] = c.Weight; known && other != c.Weight {
-			e.refuse("weight", "%d, and %d in another entry of tenant %q: its clients share slots", c.Weight, other, c.Tenants[0])
+			e.refuse("weight", "%shas weight %d in another entry: give all its entries the same weight",
+				cmp.Or(shownValue("tenant ", c.Tenants[0]), "the tenant "), other)
 		}
 	}
 	return c
@@ -181,8 +201,10 @@ func (e *entry) readClient() *Client {
 func (e *entry) readRoles() (all Roles) {
 	names, ok := e.readTexts("roles", func(name string) error {
 		role, err := ParseRoles([]string{name})
-		all |= role
-		return err
+		if all |= role; err != nil {
+			return fmt.Errorf("%sis no role; the roles are %s", shownValue("", name), strings.Join(roleNames, ", "))
+		}
+		return nil
 	})
 	if ok && len(names) == 0 {
 		e.refuse("roles", "is required; the roles are %s", strings.Join(roleNames, ", "))
@@ -220,7 +242,7 @@ func (e *entry) readWeight() (weight int, ok bool) {
 		e.refuse("weight", "must be a whole number, not %s", e.file.Describe(n))
 		return 0, false
 	case n.Decode(&weight) != nil || weight < 0 || weight > maxWeight:
-		e.refuse("weight", "%s is not between 1 and %d, or 0 for 1", n.Value, maxWeight)
+		e.refuse("weight", "must be 1 to %d; leave it out for 1", maxWeight)
 		return 0, false
 	}
 	return weight, true
@@ -251,6 +273,9 @@ func (e *entry) readTexts(key string, check func(string) error) (texts []string,
 	path := yamlfile.JoinPath(e.path, key)
 	elements, ok := e.file.Elements(e.values[key], path)
 	for i, n := range elements {
+		if e.file.Full() {
+			return nil, false
+		}
 		n, at := yamlfile.Resolve(n), fmt.Sprintf("%s[%d]", path, i)
 		text, fits := e.asText(n, at)
 		if fits {
