@@ -189,8 +189,9 @@ func (e *entry) readClient() *Client {
 	weight, weighed := e.readWeight()
 	c.Weight = weight
 	if len(c.Tenants) == 1 && weighed {
+		own := max(c.Weight, 1) // 0 stands for 1
 		other, known := e.weights[c.Tenants[0]]
-		if e.weights[c.Tenants[0]] = c.Weight; known && other != c.Weight {
+		if e.weights[c.Tenants[0]] = own; known && other != own {
 			e.refuse("weight", "%shas weight %d in another entry: give all its entries the same weight",
 				cmp.Or(shownValue("tenant ", c.Tenants[0]), "the tenant "), other)
 		}

@@ -1,9 +1,10 @@
 package access
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestNoErrorHoldsToken puts a token in the place of every value and key of a file of credentials.
@@ -48,8 +49,8 @@ func TestNoErrorHoldsToken(t *testing.T) {
 	f(secret, "tokens: [{SECRET: a}]")
 	f(secret, "tokens: [{SECRET: a, SECRET: b}]")
 
-	_, err := ParseCredentials("c.yaml", []byte("tokens: [{name: a, sha256: "+sum+", roles: [qury], tenants: [x], weight: 5}, {name: a, sha256: "+other+
-		", roles: [query], tenants: [x], weight: 2}]"))
+	_, err := ParseCredentials("c.yaml", []byte("tokens: [{name: a, sha256: "+sum+", roles: [qury], tenants: [x], weight: 5}, "+
+		"{name: a, sha256: "+other+", roles: [query], tenants: [x], weight: 2}]"))
 	for _, want := range []string{`"qury" is no role`, `"a" is taken`,
 		`weight: tenant "x" has weight 5 in another entry: give all its entries the same weight`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -60,12 +61,25 @@ func TestNoErrorHoldsToken(t *testing.T) {
 
 // TestMistakesOfCredentialsAreBounded reads a file that is wrong throughout.
 func TestMistakesOfCredentialsAreBounded(t *testing.T) {
-	for _, text := range []string{"tokens: [" + strings.Repeat("x,", 500_000) + "]", "certificates: [" + strings.Repeat("{a: 1},", 100_000) + "]",
-		"tokens: [{roles: [" + strings.Repeat("x,", 500_000) + "]}]"} {
-		begun := time.Now()
+	for _, text := range []string{
+		"tokens: [" + strings.Repeat("x,", 500_000) + "]",
+		"certificates: [" + strings.Repeat("{a: 1},", 100_000) + "]",
+		"tokens: [{roles: [" + strings.Repeat("x,", 500_000) + "]}]",
+	} {
 		if _, err := ParseCredentials("c.yaml", []byte(text)); err == nil || strings.Count(err.Error(), "\n") > 1000 {
 			t.Errorf("%.20s: %.300v", text, err)
 		}
-		t.Log(time.Since(begun))
+	}
+}
+
+// TestWeightOfOne holds that a weight of 1, one of 0 and none are the same.
+func TestWeightOfOne(t *testing.T) {
+	text := "tokens:\n"
+	for i, weight := range []string{", weight: 1", "", ", weight: 0", ", weight: ~"} {
+		text += fmt.Sprintf("- {name: n%d, sha256: %064d, roles: [query], tenants: [x]%s}\n", i, i, weight)
+	}
+	c, err := ParseCredentials("c.yaml", []byte(text))
+	if err != nil || slices.ContainsFunc(c.tokens, func(t token) bool { return t.client.Weight > 1 }) {
+		t.Error(err)
 	}
 }
