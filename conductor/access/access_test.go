@@ -107,7 +107,7 @@ func TestCredentialsOfWrongKinds(t *testing.T) {
 		"c.yaml:1:9: tokens: must be a list, not a text", "c.yaml:2:15: certificates: must be a list, not a map")
 	f("tokens: [s3cret, [], ~]", "c.yaml:1:10: tokens[0]: must be a map of keys, not a text",
 		"c.yaml:1:18: tokens[1]: must be a map of keys, not a list",
-		"c.yaml:1:22: tokens[2].sha256: must be 64 hexadecimal digits, the SHA-256 of a token; conductor token makes an entry",
+		"c.yaml:1:22: tokens[2].sha256: is required; conductor token makes an entry",
 		"c.yaml:1:22: tokens[2].name: is required",
 		"c.yaml:1:22: tokens[2].roles: is required; the roles are query, register, metrics, peer, admin",
 		`c.yaml:1:22: tokens[2].tenants: is required; ["*"] is every tenant`)
@@ -147,6 +147,9 @@ certificates:
 		`c.yaml:2:122: tokens[0].rolls: unknown key; did you mean "roles"?`,
 		`c.yaml:2:122: tokens[1].rolls: unknown key; did you mean "roles"?`,
 		`c.yaml:2:122: tokens[2].rolls: unknown key; did you mean "roles"?`)
+	f("tokens: [{name: a, token: s3cret, roles: [query], tenants: [x]}]",
+		"c.yaml:1:10: tokens[0].sha256: is required; conductor token makes an entry",
+		"c.yaml:1:20: tokens[0].token: unknown key; write its sha256; conductor token makes an entry")
 	f("tokens: &a [*a]", "c.yaml:1:9: tokens[0]: must be a map of keys, not a list")
 	f("tokens: [&a {<<: *a, name: a, sha256: SUM, roles: [query], tenants: [x]}]",
 		"c.yaml:1:18: tokens[0]: << merges a map into itself")

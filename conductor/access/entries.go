@@ -53,6 +53,9 @@ func (r *credentialsReader) readLists(root *yaml.Node) {
 	}
 }
 
+// makesEntry ends messages to those who lack the digest of a token.
+const makesEntry = "; conductor token makes an entry"
+
 // absent is the value of a key that is not given.
 var absent = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}
 
@@ -69,7 +72,11 @@ func (r *credentialsReader) readMap(n *yaml.Node, path string, known []string) m
 	}
 	for _, p := range pairs {
 		if values[p.Name] == nil {
-			r.file.AddUnknownKey(p, path, spelling.DidYouMean(p.Name, known))
+			hint := spelling.DidYouMean(p.Name, known)
+			if p.Name == "token" && path != "" {
+				hint = "; write its sha256" + makesEntry
+			}
+			r.file.AddUnknownKey(p, path, hint)
 			continue
 		}
 		values[p.Name] = p.Value
@@ -138,9 +145,13 @@ func (e *entry) readDigest() (digest [sha256.Size]byte, ok bool) {
 	if !ok {
 		return digest, false
 	}
+	if text == "" {
+		e.refuse("sha256", "is required"+makesEntry)
+		return digest, false
+	}
 	bytes, err := hex.DecodeString(text)
 	if err != nil || len(bytes) != sha256.Size {
-		e.refuse("sha256", "must be 64 hexadecimal digits, the SHA-256 of a token; conductor token makes an entry")
+		e.refuse("sha256", "must be 64 hexadecimal digits, the SHA-256 of a token"+makesEntry)
 		return digest, false
 	}
 	digest = [sha256.Size]byte(bytes)
