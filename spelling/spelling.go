@@ -23,41 +23,80 @@ var otherNames = map[string][]string{
 	"kvevent_instances": {"kvevent_instance"}, "http_port": {"http_server_port"},
 }
 
-// Closest returns the word of known that word was probably meant to be, or "".
-func Closest(word string, known []string) string {
+const (
+	// maxMeant is how many words Meant returns. A list of more helps nobody.
+	maxMeant = 3
+	// maxWord is how long a word may be in bytes: no key is longer, and distance takes quadratic time.
+	maxWord = 64
+)
+
+// Meant returns the words of known that word was probably meant to be: several if it is the beginning of several and ends where a
+// - or _ follows, as --replay does of --replay-endpoint and --replay-port. It returns none if there are more than three of these.
+func Meant(word string, known []string) (all []string) {
+	if len(word) > maxWord {
+		return nil
+	}
 	lower := strings.ToLower(word)
 	for _, k := range known {
 		if strings.ToLower(k) == lower || slices.Contains(otherNames[lower], k) {
-			return k
+			return []string{k}
 		}
 	}
 	for _, k := range known {
-		if rest, begins := strings.CutPrefix(strings.ToLower(k), lower); begins && len(word) > 2 && strings.ContainsAny(rest[:1], "-_") {
-			return k
+		rest, begins := strings.CutPrefix(strings.ToLower(k), lower)
+		if begins && len(word) > 2 && strings.ContainsAny(rest[:1], "-_") && !slices.Contains(all, k) {
+			all = append(all, k)
 		}
 	}
-	best, at := 1+min(2, len(lower)/3), "" // one slip in three letters, two at most
+	switch {
+	case len(all) > maxMeant:
+		return nil
+	case len(all) > 0:
+		return all
+	}
+	best := 1 + min(2, len(lower)/3) // one slip in three letters, two at most
 	for _, k := range known {
 		if d := distance(lower, strings.ToLower(k)); d < best {
-			best, at = d, k
+			best, all = d, []string{k}
 		}
 	}
-	return at
+	return all
 }
 
-// DidYouMean returns how a message about an unknown word ends, with the word of known that was probably meant; "" if there is none.
-func DidYouMean(word string, known []string) string {
-	if closest := Closest(word, known); closest != "" {
-		return fmt.Sprintf("; did you mean %q?", closest)
+// Closest returns the word of known that word was probably meant to be. It returns "" if there is no such word, or more than one.
+func Closest(word string, known []string) string {
+	if all := Meant(word, known); len(all) == 1 {
+		return all[0]
 	}
 	return ""
+}
+
+// DidYouMean returns how a message about an unknown word ends, with the words of known that were probably meant; "" if there are none.
+func DidYouMean(word string, known []string) string {
+	var quoted []string
+	for _, k := range Meant(word, known) {
+		quoted = append(quoted, fmt.Sprintf("%q", k))
+	}
+	if len(quoted) == 0 {
+		return ""
+	}
+	return "; did you mean " + Or(quoted) + "?"
+}
+
+// Or joins alternatives: "a, b or c".
+func Or(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // distance counts the insertions, deletions, replacements and swaps of
 // neighbours between two words.
 func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 64 // no key is that long, and the table is quadratic
+	if len(a) > maxWord || len(b) > maxWord {
+		return maxWord
 	}
 	rows := make([][]int, len(a)+1)
 	for i := range rows {

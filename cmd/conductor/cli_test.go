@@ -88,6 +88,7 @@ func TestMistakes(t *testing.T) {
 	f(`unknown command "chekc"; did you mean "config check"?`, "config", "chekc", "file.yaml")
 	f(`unknown command "foo"; conductor config --help lists the commands`, "config", "foo")
 	f(`unknown flag --modle; did you mean --model?`, "query", "--modle", "m")
+	f(`unknown flag --replay; did you mean --replay-endpoint or --replay-port?`, "register", "tcp://e:1", "--replay", "m")
 	f(`unknown flag -server; did you mean --server?`, "query", "-server", "m")
 	f(`unknown flag --config; the file is an argument: conductor config check FILE`, "config", "check", "--config", "c.yaml")
 	f(`unknown flag --colour; conductor query --help lists the flags`, "query", "--colour")

@@ -115,8 +115,11 @@ func FlagError(c *cobra.Command, err error) error {
 		if _, takes, _ := strings.Cut(c.Use, " "); strings.Contains(takes, "FILE") && (word == "config" || word == "file") {
 			return Usagef("unknown flag --%s; the file is an argument: %s %s", word, c.CommandPath(), takes)
 		}
-		if near := spelling.Closest(word, names); near != "" {
-			return Usagef("unknown flag %s%s; did you mean --%s?", dashes, word, near)
+		if near := spelling.Meant(word, names); len(near) > 0 {
+			for i := range near {
+				near[i] = "--" + near[i]
+			}
+			return Usagef("unknown flag %s%s; did you mean %s?", dashes, word, spelling.Or(near))
 		}
 		return Usagef("unknown flag %s%s; %s --help lists the flags", dashes, word, c.CommandPath())
 	case errors.As(err, &value):
