@@ -174,7 +174,7 @@ func (f *servicesFlags) run(cmd *cobra.Command) error {
 	case f.asJSON:
 		return f.printJSON(cmd.Context(), server, cmd.OutOrStdout())
 	case f.fleet:
-		return f.printFleet(cmd.Context(), server, cmd.OutOrStdout())
+		return f.printFleet(cmd.Context(), server, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	ctx, stop := cli.UntilSignal(cmd)
 	defer stop()

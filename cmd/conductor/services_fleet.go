@@ -48,24 +48,29 @@ func (s *fleetSource) cells() []string {
 		cmp.Or(strings.Join(follow, ", "), "none")}
 }
 
-// printFleet asks a server for the sources of all replicas and prints one line each.
-func (f *servicesFlags) printFleet(ctx context.Context, server *cli.Client, out io.Writer) error {
+// printFleet asks a server for the sources of all replicas and prints one line each on out, and on errs what is to be said besides.
+func (f *servicesFlags) printFleet(ctx context.Context, server *cli.Client, out, errs io.Writer) error {
 	var answer fleetAnswer
 	if err := server.Get(ctx, fleetPath, &answer); err != nil {
 		return err
 	}
 	rows := [][]string{slices.Clone(sourcesOfFleet.columns)}
+	var all []client.Service
 	for _, s := range answer.Services {
-		if f.filter.passes(&client.Service{InstanceID: s.InstanceID, TenantID: s.TenantID, ModelName: s.ModelName}) {
+		all = append(all, client.Service{InstanceID: s.InstanceID, TenantID: s.TenantID, ModelName: s.ModelName})
+		if f.filter.passes(&all[len(all)-1]) {
 			rows = append(rows, s.cells())
 		}
 	}
 	(&sourceTable{sourceLayout: sourcesOfFleet, on: screenOf(out)}).print(out, rows...)
-	if len(answer.Services) == 0 {
-		fmt.Fprintln(out, "\nno source is registered"+(&servicesAnswer{Tenants: answer.Tenants}).inView())
+	switch {
+	case len(all) == 0:
+		cli.Fprintf(errs, "no source is registered%s: conductor register adds one\n", (&servicesAnswer{Tenants: answer.Tenants}).inView())
+	case len(rows) == 1:
+		cli.Fprintf(errs, "%s\n", f.filter.whyNone(all))
 	}
 	if !answer.Complete {
-		fmt.Fprintln(out, "\nThe store does not answer: states of other replicas are not known, or old.")
+		fmt.Fprintln(errs, "the store does not answer: states of other replicas are not known, or old")
 	}
 	return nil
 }

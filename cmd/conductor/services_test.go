@@ -295,6 +295,25 @@ func TestServicesFit(t *testing.T) {
 	}
 }
 
+// TestFleetSaysWhyNone holds that a list of a fleet without a source says why, on standard error.
+func TestFleetSaysWhyNone(t *testing.T) {
+	f := func(answer, want string, flags ...string) {
+		t.Helper()
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, answer) }))
+		defer server.Close()
+		status, out, errs := runCLI(append([]string{"services", "--fleet", "--server", server.URL}, flags...)...)
+		if status != cli.ExitFine || strings.Count(out, "\n") != 1 || errs != want {
+			t.Errorf("%d %q %q, want %q", status, out, errs, want)
+		}
+	}
+	three := `{"complete":true,"services":[{"InstanceID":"a"},{"InstanceID":"b"},{"InstanceID":"zy"}]}`
+	f(three, "none of 3 sources has the instance qq\n", "--instance", "qq")
+	f(three, "none of 3 sources has the instance abcde\n", "--instance", "abcde")
+	f(`{"complete":true}`, "no source is registered: conductor register adds one\n")
+	f(`{}`, "no source is registered: conductor register adds one\n"+
+		"the store does not answer: states of other replicas are not known, or old\n")
+}
+
 // TestFleetFits holds that a source of a fleet is one line of a terminal too, whose last column names a replica.
 func TestFleetFits(t *testing.T) {
 	for width, heads := range map[int]string{
