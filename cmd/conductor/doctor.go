@@ -178,6 +178,25 @@ func adviceOn(s *client.Service, unclaimed []topicRow) (text, cause string) {
 	return text, cause
 }
 
+// advice says what to do about an engine that is asked where it publishes, or whose first events have to tell its block size.
+func (d *askedRow) advice(base string) advice {
+	text := "the engine has not told where it publishes: check its HTTP server and discover"
+	if d.DPRank != nil {
+		text = "its first events, which tell its block size, have not come: check its endpoint, or register it with block_size"
+	}
+	learns := d.State == "learning"
+	if learns {
+		text = d.LastError
+	} else if d.LastError != "" {
+		text += " (" + d.LastError + ")"
+	}
+	a := newAdvice(base, d.InstanceID+"|"+d.TenantID, "discovery", text)
+	if learns { // nothing is wrong before the first request
+		a.Severity = doctor.Info
+	}
+	return a
+}
+
 // examine asks a server how it is. expected has a line for each instance that routers report prompts for.
 func examine(ctx context.Context, server *cli.Client) (_ []advice, expected string, _ error) {
 	all := []advice{}
@@ -188,11 +207,7 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 	}
 	for _, d := range services.Discovery {
 		if d.LastError != "" || d.Sources == 0 {
-			text := "the engine has not told where it publishes: check its HTTP server and discover"
-			if d.LastError != "" {
-				text += " (" + d.LastError + ")"
-			}
-			all = append(all, advise(d.InstanceID+"|"+d.TenantID, "discovery", text))
+			all = append(all, d.advice(server.Base))
 		}
 	}
 	for _, r := range services.LMCache {

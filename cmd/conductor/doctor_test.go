@@ -63,6 +63,25 @@ warning silent: e0|default|0
 		"error stale: e1|default|0\n  no connection since 1 (port 1)\n")
 }
 
+// TestDoctorOnEngineThatIsAsked holds what is said of an engine without a source.
+func TestDoctorOnEngineThatIsAsked(t *testing.T) {
+	t.Parallel()
+	rank, learns := 0, "its block size is not known before its first events: wait for them, or register it with block_size"
+	f := func(row askedRow, severity doctor.Severity, want string) {
+		t.Helper()
+		row.InstanceID, row.TenantID = "c", "default"
+		if a := row.advice(""); a.Severity != severity || a.Text != want || a.Source != "c|default" {
+			t.Errorf("%+v", a)
+		}
+	}
+	f(askedRow{DPRank: &rank, State: "learning", LastError: learns}, doctor.Info, learns)
+	f(askedRow{DPRank: &rank, State: "waiting", LastError: "no place"}, doctor.Error,
+		"its first events, which tell its block size, have not come: check its endpoint, or register it with block_size (no place)")
+	f(askedRow{State: "waiting", LastError: "refused"}, doctor.Error,
+		"the engine has not told where it publishes: check its HTTP server and discover (refused)")
+	f(askedRow{State: "waiting"}, doctor.Error, "the engine has not told where it publishes: check its HTTP server and discover")
+}
+
 // TestDoctorLeadsToPages requires that the page and heading that advice leads to exist, and that runbooks give its severity.
 func TestDoctorLeadsToPages(t *testing.T) {
 	t.Parallel()

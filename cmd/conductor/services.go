@@ -108,7 +108,8 @@ func (r *reporterRow) unclaimed() (all []string) {
 // askedRow is an engine, or a fleet of them, that is asked where it publishes.
 type askedRow struct {
 	InstanceID, TenantID, URL, LastError string
-	DPRank                               *int // nil if it tells its ranks
+	State                                string // found, learning or waiting; "" from an older server
+	DPRank                               *int   // nil if it tells its ranks
 	Sources                              int
 }
 

@@ -240,7 +240,7 @@ func TestFaultStays(t *testing.T) {
 	f.answer("127.0.0.1", "/kv_event_sources", "no JSON")
 	f.add("127.0.0.1", nil)
 	for range 3 {
-		if l := f.m.List(); len(l) != 1 || !strings.HasPrefix(l[0].Error, "e: ") {
+		if l := f.m.List(); len(l) != 1 || !strings.HasPrefix(l[0].Error, "GET ") {
 			t.Errorf("not asked again yet: %+v", l)
 		}
 		f.pass(time.Millisecond)
@@ -359,7 +359,8 @@ func TestBlockSizeFromEvents(t *testing.T) {
 	f.want()
 	until(t, func() bool {
 		l := f.m.List()
-		return len(l) == 1 && l[0].Learning && l[0].Error != ""
+		return len(l) == 1 && l[0].Learning && l[0].Error == errLearning.Error() &&
+			WordFor(&l[0], conductor.Reader{Causes: true}) == "learning" && WordFor(&l[0], conductor.Reader{}) == "waiting"
 	})
 	stored := streamtest.EncodeBatch(1.5, 0, streamtest.Scope{Medium: "GPU"}.StoredEvent(0, []uint64{1}, make([]uint32, 32), 32))
 	until(t, func() bool { return p.Publish(stored) > 0 })

@@ -17,7 +17,7 @@ import (
 )
 
 // errLearning is why an engine that has answered has no source yet.
-var errLearning = errors.New("its block size is not known before its first events")
+var errLearning = errors.New("its block size is not known before its first events: wait for them, or register it with block_size")
 
 // planQuestion lets an engine be asked if its sources have been without a connection for deadAfter, or if its publisher was
 // restarted.

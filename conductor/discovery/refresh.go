@@ -71,7 +71,7 @@ func (m *Manager) refreshTarget(t *target) {
 			e.silences++
 			e.planRefresh(now)
 			if e.silences >= manySilences {
-				e.fault = fmt.Errorf("%s: asked again: %w", e.instance, err)
+				e.fault = nameEngine(t, e, fmt.Errorf("asked again: %w", err))
 			}
 		}
 		if turn.Err() != nil {

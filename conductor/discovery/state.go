@@ -29,6 +29,14 @@ func ErrorFor(s *State, r conductor.Reader) string {
 	return s.Error
 }
 
+// WordFor returns what Word does as far as a client may see it: to one that may not see causes, every error is waiting.
+func WordFor(s *State, r conductor.Reader) string {
+	if ErrorFor(s, r) != "" && !r.Causes {
+		return "waiting"
+	}
+	return s.Word()
+}
+
 // Word returns found once there are sources and no error, learning while the first events have to
 // tell the block size, else waiting.
 func (s *State) Word() string {

@@ -114,7 +114,7 @@ func (m *Manager) updateTarget(t *target) (left bool) {
 			if e.fault != nil {
 				e.pause = min(max(2*e.pause, minPause), maxPause)
 				e.next = now.Add(e.pause)
-				e.fault = fmt.Errorf("%s: %w", e.instance, e.fault)
+				e.fault = nameEngine(t, e, e.fault)
 			}
 			over = turn.Err() != nil
 		}
@@ -130,6 +130,14 @@ func (m *Manager) updateTarget(t *target) (left bool) {
 		m.opts.Log.Warn().Str("url", t.URL).Str("instance_id", t.Instance).Err(err).Msg("engine not discovered")
 	}
 	return left
+}
+
+// nameEngine returns the fault of an engine with the name of the engine in front, unless that is the name of the whole target.
+func nameEngine(t *target, e *engine, fault error) error {
+	if e.instance == t.Instance {
+		return fault
+	}
+	return fmt.Errorf("%s: %w", e.instance, fault)
 }
 
 // inTurn returns the addresses of engines in the order in which they are asked: those that failed most often come last, and of two

@@ -58,6 +58,7 @@ type askedRow struct {
 	URL        string // empty for a client that may not see endpoints
 	Addresses  int    // 0 without sources for a client that may not see causes
 	Sources    int
+	State      string // found, learning or waiting
 	LastError  string
 }
 
@@ -71,7 +72,8 @@ func (a *api) asked(v conductor.View) (rows []askedRow) {
 		if !reader.Tenants.Has(s.Tenant) {
 			continue
 		}
-		row := askedRow{s.Instance, s.Tenant, nil, s.URL, s.Addresses, s.Sources, discovery.ErrorFor(&s, reader)}
+		row := askedRow{s.Instance, s.Tenant, nil, s.URL, s.Addresses, s.Sources, discovery.WordFor(&s, reader),
+			discovery.ErrorFor(&s, reader)}
 		if s.URL == "" {
 			row.DPRank = &s.Rank
 		}
