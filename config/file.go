@@ -189,15 +189,19 @@ func (l *loader) readWhole(t tree, path string, n *yaml.Node, fields []field, in
 	l.noteOrigin(path, t.placeOf(n), whole)
 }
 
-// reportUnknownKey reports an unknown key, with the key that was probably meant: one of the same map, or one
-// of the same name somewhere else.
+// reportUnknownKey reports an unknown key, with the key that was probably meant: one of the same map, or one of the same name
+// somewhere else. In a section that is one setting alone, whose name has two words: enabled or file mean something in each section.
 func (l *loader) reportUnknownKey(t tree, p yamlfile.Pair, section string, names []string) {
 	hint := spelling.DidYouMean(p.Name, names)
 	if hint == "" {
+		var elsewhere []string
 		for _, s := range settings {
 			if s.name == p.Name {
-				hint = fmt.Sprintf("; did you mean %q?", s.path)
+				elsewhere = append(elsewhere, s.path)
 			}
+		}
+		if section == "" || len(elsewhere) == 1 && strings.Contains(p.Name, "_") {
+			hint = spelling.Offer(elsewhere)
 		}
 	}
 	t.AddUnknownKey(p, section, hint)

@@ -72,13 +72,16 @@ func Closest(word string, known []string) string {
 }
 
 // DidYouMean returns how a message about an unknown word ends, with the words of known that were probably meant; "" if there are none.
-func DidYouMean(word string, known []string) string {
-	var quoted []string
-	for _, k := range Meant(word, known) {
-		quoted = append(quoted, fmt.Sprintf("%q", k))
-	}
-	if len(quoted) == 0 {
+func DidYouMean(word string, known []string) string { return Offer(Meant(word, known)) }
+
+// Offer returns how a message ends that offers words: "; did you mean "a" or "b"?"; "" if there are none, or too many.
+func Offer(words []string) string {
+	if len(words) == 0 || len(words) > maxMeant {
 		return ""
+	}
+	var quoted []string
+	for _, k := range words {
+		quoted = append(quoted, fmt.Sprintf("%q", k))
 	}
 	return "; did you mean " + Or(quoted) + "?"
 }
