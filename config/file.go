@@ -15,6 +15,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/events/reach"
+	"example.com/conductor/redact"
 	"example.com/conductor/spelling"
 	"example.com/conductor/yamlfile"
 )
@@ -95,7 +97,7 @@ func (l *loader) readFile(name string, data []byte) {
 			l.noteOrigin("listeners", t.placeOf(p.Key), ok)
 		case "sources":
 			l.noteOrigin("sources", t.placeOf(p.Key), true)
-			for i, n := range t.readElements(p.Value, "sources") {
+			for i, n := range l.readSourceList(t, p.Value) {
 				if t.Full() {
 					break
 				}
@@ -210,7 +212,7 @@ func (l *loader) reportUnknownKey(t tree, p yamlfile.Pair, section string, names
 // readListeners reads the list of listeners. It returns false if there is none.
 func (l *loader) readListeners(t tree, n *yaml.Node) (out []Listener, ok bool) {
 	out = []Listener{}
-	if t.refuseListenerText(n, "listeners", "a list", "[%s]") {
+	if t.refuseMapForList(n, "listeners") || t.refuseListenerText(n, "listeners", "a list", "[%s]") {
 		return out, false
 	}
 	elements, ok := t.Elements(n, "listeners")
@@ -230,20 +232,40 @@ func (l *loader) readListeners(t tree, n *yaml.Node) (out []Listener, ok bool) {
 	return out, ok
 }
 
-// refuseListenerText reports a text at path in place of listeners, such as address=dialect of the flag, and says how a file has
-// it. It returns false if there is no text.
-func (t tree) refuseListenerText(n *yaml.Node, path, wants, form string) bool {
+// maxForm is how long a value may be in bytes that messages repeat in the form in which a file has it.
+const maxForm = 256
+
+// refuseMapForList reports a map at path in place of the list of such maps. It returns false if there is no map.
+func (t tree) refuseMapForList(n *yaml.Node, path string) bool {
 	n = yamlfile.Resolve(n)
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+	if n.Kind != yaml.MappingNode {
 		return false
 	}
-	list := []Listener{{":13333", Conductor}}
-	if meant, err := parseListeners(n.Value); err == nil {
-		list = meant.([]Listener)
+	remedy := `put "- " before it`
+	if n.Style&yaml.FlowStyle != 0 {
+		remedy = "put [ ] around it"
 	}
-	var texts []string
-	for _, one := range list {
-		texts = append(texts, fmt.Sprintf("{address: %q, dialect: %s}", one.Address, one.Dialect))
+	t.AddProblem(n, path, "must be a list, not a map; %s", remedy)
+	return true
+}
+
+// refuseListenerText reports a text or port at path in place of listeners, such as address=dialect of the flag, and says how a file
+// has it. It returns false if there is neither.
+func (t tree) refuseListenerText(n *yaml.Node, path, wants, form string) bool {
+	n = yamlfile.Resolve(n)
+	text := n.Value
+	switch tag := n.ShortTag(); {
+	case n.Kind != yaml.ScalarNode || tag != "!!str" && tag != "!!int":
+		return false
+	case tag == "!!int":
+		text = ":" + text // a port
+	}
+	texts := []string{fmt.Sprintf("{address: HOST:PORT, dialect: %s}", Conductor)}
+	if meant, err := parseListeners(text[:min(len(text), maxForm)]); err == nil && len(text) < maxForm {
+		texts = nil
+		for _, one := range meant.([]Listener) {
+			texts = append(texts, fmt.Sprintf("{address: %q, dialect: %s}", one.Address, one.Dialect))
+		}
 	}
 	t.AddProblem(n, path, "must be %s, not %s; write "+form, wants, t.Describe(n), strings.Join(texts, ", "))
 	return true
@@ -269,11 +291,35 @@ func (l *loader) readMooncakePort(t tree, p yamlfile.Pair) {
 	l.origins["listeners[0].address"] = origin{place: t.placeOf(p.Value), called: mooncakePort}
 }
 
+// readSourceList returns the entries of the list of sources.
+func (l *loader) readSourceList(t tree, n *yaml.Node) []*yaml.Node {
+	if t.refuseMapForList(n, "sources") || t.refuseSourceText(n, "sources", "a list", "[%s]") {
+		return nil
+	}
+	return t.readElements(n, "sources")
+}
+
+// refuseSourceText reports the URL of an engine at path in place of sources, and says how a file has it. It returns false if there
+// is no such URL.
+func (t tree) refuseSourceText(n *yaml.Node, path, wants, form string) bool {
+	n = yamlfile.Resolve(n)
+	if n.Kind != yaml.ScalarNode || len(n.Value) > maxForm || reach.CheckURL(n.Value) != nil {
+		return false
+	}
+	source := fmt.Sprintf("{discover: %q, instance_id: NAME}", redact.URL(n.Value))
+	t.AddProblem(n, path, "must be %s, not %s; write "+form, wants, t.Describe(n), source)
+	return true
+}
+
 // readSource reads entry i of the final list of sources, which the reader of the file calls name. instance is
 // its instance id if it gives none.
 func (l *loader) readSource(t tree, i int, n *yaml.Node, name, instance string) Source {
 	path := fmt.Sprintf("sources[%d]", i)
 	l.origins[path] = origin{called: name}
+	if t.refuseSourceText(n, name, "a map of keys", "%s") {
+		l.noteOrigin(path, t.placeOf(n), false)
+		return Source{}
+	}
 	s := Source{Registration: registration.Registration{Instance: instance}}
 	pairs := slices.DeleteFunc(l.readMap(t, path, n), func(p yamlfile.Pair) bool {
 		switch {

@@ -73,7 +73,7 @@ func (b *jsonBuilder) readNode() *yaml.Node {
 	}
 	switch v := tok.(type) {
 	case json.Delim:
-		n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
+		n.Kind, n.Tag, n.Style = yaml.SequenceNode, "!!seq", yaml.FlowStyle
 		if v == '{' {
 			n.Kind, n.Tag = yaml.MappingNode, "!!map"
 		}
