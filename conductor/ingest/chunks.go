@@ -222,7 +222,8 @@ func takeCopies(x *index.Index, o index.Owner, chunk []uint64, most int) (n int)
 	return n
 }
 
-// keepSingle takes those copies that a stored event has added to chunks which the owner held before, or has twice itself.
+// keepSingle leaves one copy of each chunk of a stored event. The event has added one to those that the owner held before, and to
+// those that are in it twice.
 func (s *holdings) keepSingle(ns *namespace, o index.Owner, c *normalize.Change, fold uint64) {
 	size, all := c.Owner.Chunk, s.names(c.Cut.Hashes, fold)
 	chunks := make(map[uint64][]uint64) // by the last block
