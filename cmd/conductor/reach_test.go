@@ -72,7 +72,7 @@ func TestPortsLookAlike(t *testing.T) {
 	for _, token := range []string{"", "guest"} {
 		for path, want := range map[string][]string{
 			"/services": {`"Addresses":0`, `"LastError":"the engine cannot be asked"`, `"LastError":"` + unreachable + `"`,
-				`"Reason":""`, `"State":"connecting"`},
+				`"Reason":""`, `"State":"connecting"`, `"State":"waiting"`},
 			"/dynamo/v1/workers": {`"last_error":"` + unreachable + `"`, `"reason":""`, `"state":"connecting"`},
 			"/ready":             {`"reason":"` + unreachable + `"`, `"state":"connecting"`},
 		} {
