@@ -24,7 +24,7 @@ var otherNames = map[string][]string{
 }
 
 const (
-	// maxMeant is how many words Meant returns. A list of more helps nobody.
+	// maxMeant is the most words that Meant returns. A longer list helps nobody.
 	maxMeant = 3
 	// maxWord is how long a word may be in bytes: no key is longer, and distance takes quadratic time.
 	maxWord = 64

@@ -59,7 +59,7 @@ type File struct {
 	problems int          // that were reported
 }
 
-// A Problem is a mistake, or what is warned of.
+// A Problem is a mistake or a warning.
 type Problem struct {
 	Place   Place
 	Path    string // the key, such as sources[2].endpoint; "" when the whole place is meant
@@ -205,8 +205,8 @@ func (f *File) addProblem(at Place, path, format string, args ...any) {
 	}
 }
 
-// Full reports whether the file has so many mistakes, or unfolds to so many nodes, that the rest of it is not read: Pairs and
-// Elements return nothing more, and a caller that is in a list or map leaves it.
+// Full reports whether the file has too many mistakes, or unfolds to too many nodes. Then Pairs and Elements return nothing more,
+// and a caller stops reading the list or map that it is in.
 func (f *File) Full() bool { return f.problems > maxProblems || f.nodes > f.limit }
 
 // count adds nodes that are about to be read at path, a part of n. It returns false if the file is not to be read on.
@@ -370,7 +370,8 @@ func (f *File) Describe(n *yaml.Node) string {
 func Excerpt(text string) string {
 	shown := text
 	if len(text) > maxRedacted {
-		// What is cut off may hold the @ that ends a password, so put one there, and end the quotes that a URL may stand in.
+		// The rest may have the @ that ends a password. redact hides a password only before an @, so one is added, and a quote
+		// that ends the URL.
 		shown = text[:maxRedacted] + `@x"`
 	}
 	shown = redact.Text(shown)

@@ -63,7 +63,7 @@ warning silent: e0|default|0
 		"error stale: e1|default|0\n  no connection since 1 (port 1)\n")
 }
 
-// TestDoctorOnEngineThatIsAsked holds what is said of an engine without a source.
+// TestDoctorOnEngineThatIsAsked checks the advice about an engine that has no source yet.
 func TestDoctorOnEngineThatIsAsked(t *testing.T) {
 	t.Parallel()
 	rank, learns := 0, "its block size is not known before its first events: wait for them, or register it with block_size"

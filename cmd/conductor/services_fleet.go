@@ -48,7 +48,7 @@ func (s *fleetSource) cells() []string {
 		cmp.Or(strings.Join(follow, ", "), "none")}
 }
 
-// printFleet asks a server for the sources of all replicas and prints one line each on out, and on errs what is to be said besides.
+// printFleet asks a server for the sources of all replicas. It prints a line for each on out, and remarks on errs.
 func (f *servicesFlags) printFleet(ctx context.Context, server *cli.Client, out, errs io.Writer) error {
 	var answer fleetAnswer
 	if err := server.Get(ctx, fleetPath, &answer); err != nil {

@@ -60,7 +60,7 @@ func (t *sourceTable) print(out io.Writer, rows ...[]string) {
 // widestCell is how much of a cell a screen has, so that one long name does not take the place of all other columns.
 const widestCell = 28
 
-// cell returns what is printed of a cell: all of it where the table has no bound, and of the last column, which ends the line.
+// cell returns the text of a cell, cut to the widest that a cell may be. The last column is not cut, nor is a table without a width.
 func (t *sourceTable) cell(column int, text string) string {
 	if t.on.width == 0 || column == len(t.columns)-1 {
 		return text

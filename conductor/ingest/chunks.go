@@ -208,7 +208,7 @@ func (s *holdings) withdrawChunk(ns *namespace, o index.Owner, blocks []uint64, 
 	return takeCopies(x, o, blocks, leaving) > 0
 }
 
-// takeCopies takes up to so many copies of a chunk from an owner, and returns how many went.
+// takeCopies removes copies of a chunk from an owner, at most as many as most says. It returns how many it has removed.
 func takeCopies(x *index.Index, o index.Owner, chunk []uint64, most int) (n int) {
 	last := len(chunk) - 1
 	for more := true; more && n < most; n++ {

@@ -300,7 +300,7 @@ func (c *Sources) watch() {
 	}
 }
 
-// round is a look at all sources, and what is known for it of all of them.
+// round is one look at all sources. It has what is found out for all of them before each is looked at.
 type round struct {
 	now      time.Time
 	held     heldBlocks

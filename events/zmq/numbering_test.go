@@ -54,7 +54,7 @@ func (d *desk) deal(script string) {
 	}
 }
 
-// TestNumberings deals out messages of which some have ranks that no source claims.
+// TestNumberings deals out messages. No source claims some of their ranks.
 func TestNumberings(t *testing.T) {
 	f := func(script, claims string, want ...string) {
 		t.Helper()
