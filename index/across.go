@@ -74,6 +74,7 @@ func (m *Match) matchJoined(ways []chainWalk) {
 // left, and changeOwners closes all open entries of the answer before the loop returns.
 func (m *Match) joinWalks(ways []chainWalk) {
 	m.Reset()
+	gap := false // behind a block without an owner
 	for i := 0; ; {
 		// There are no owners before block 0, so same must not be true there even if all
 		// runs are empty.
@@ -102,7 +103,6 @@ func (m *Match) joinWalks(ways []chainWalk) {
 			w.was = now
 		}
 		if same && blocks > 0 {
-			m.Blocks += blocks
 			i += blocks
 			continue
 		}
@@ -114,10 +114,15 @@ func (m *Match) joinWalks(ways []chainWalk) {
 		}
 		slices.Sort(m.owners)
 		m.owners = slices.Compact(m.owners)
+		m.walked = i
 		if m.changeOwners(); len(m.owners) == 0 {
-			return
+			if !gap {
+				gap, m.Blocks = true, i
+			}
+			if !m.Gaps || blocks == 0 {
+				return
+			}
 		}
-		m.Blocks += blocks
 		i += blocks
 	}
 }
@@ -129,7 +134,7 @@ type openOwner struct {
 	at    int32
 }
 
-// changeOwners goes on with m.owners as the owners of the blocks from m.Blocks on.
+// changeOwners goes on with m.owners as the owners of the blocks from m.walked on.
 //
 // Both lists are in the order of owners, so one pass tells who came, who stayed and who
 // left. Only who is there at block 0 gets a Prefix. Everybody who comes later gets a Span,
@@ -140,7 +145,7 @@ type openOwner struct {
 // The two buffers of m.joined change places with each call, since the previous list is read
 // while the new one is written.
 func (m *Match) changeOwners() {
-	before, now, at := m.joined[0], m.joined[1][:0], uint32(m.Blocks)
+	before, now, at := m.joined[0], m.joined[1][:0], uint32(m.walked)
 	for _, o := range m.owners {
 		for len(before) > 0 && before[0].owner < o {
 			m.endOpen(before[0])
@@ -164,12 +169,12 @@ func (m *Match) changeOwners() {
 	m.joined[0], m.joined[1] = now, m.joined[0]
 }
 
-// endOpen ends what an owner holds at m.Blocks.
+// endOpen ends what an owner holds at m.walked.
 func (m *Match) endOpen(j openOwner) {
 	if j.at >= 0 {
-		m.Prefixes[j.at].Blocks = uint32(m.Blocks)
+		m.Prefixes[j.at].Blocks = uint32(m.walked)
 	} else {
-		m.Later[^j.at].To = uint32(m.Blocks)
+		m.Later[^j.at].To = uint32(m.walked)
 	}
 }
 

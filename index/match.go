@@ -22,11 +22,15 @@ type Match struct {
 	Later []Span
 	// Blocks is how many leading blocks have an owner each.
 	Blocks int
+	// Gaps lets queries go on behind blocks without an owner, to the end of the prompt. It is the caller's to set, and
+	// stays as it is. An engine whose layers all have a sliding window keeps the end of a prompt without its beginning.
+	Gaps bool
 	// Truncated says that the chain may be held further than Blocks: its next block was
 	// refused for want of memory, or looks like a ghost that had to go while blocks are
 	// held that were stored by names of such ghosts. A look-up by names does not tell.
 	Truncated bool
 
+	walked int            // of joinWalks: the block at hand
 	held   []uint64       // who holds the blocks at hand, by internal id
 	late   []uint64       // those that are in Later
 	opened []uint32       // by internal id: last place in Later, valid for those of late
@@ -87,7 +91,8 @@ type Lookup struct {
 
 // Match looks a prompt up. A block is held by each owner that holds it in one of the
 // places; a place whose chain is shorter than the first ends before. Chains are asked for a
-// block in turn, and for none behind the first block without an owner anywhere. Of a single
+// block in turn, and for none behind the first block without an owner anywhere, unless m.Gaps is
+// set. Of a single
 // chain Match asks for the first local hash alone, then for those of a group at a time, and
 // for none behind the group of the first block without an owner. It does not allocate once
 // the buffers of m are long enough, unless a name is 0.
@@ -104,7 +109,7 @@ func (x *Index) Match(first Lookup, others []Lookup, m *Match) {
 	for i := range others {
 		ways[i+1].startAt(x, &others[i])
 	}
-	if len(others) == 0 && !first.Loose && (first.Chain == nil || x.tree.looseBlocks.Load() == 0) {
+	if len(others) == 0 && !m.Gaps && !first.Loose && (first.Chain == nil || x.tree.looseBlocks.Load() == 0) {
 		ways[0].joined = false
 		m.matchOne(&ways[0])
 	} else {

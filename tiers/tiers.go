@@ -133,6 +133,10 @@ type Owner struct {
 	// Chunk is how many blocks the owner uses whole or not at all; 0 and 1 are one. Every stretch
 	// of blocks that it holds begins with a chunk.
 	Chunk uint32
+	// Cache is the groups of the engine's layers on the medium, nil where there is one group and it has full
+	// attention. The owner is of Cache.Groups[Group].
+	Cache *Cache
+	Group uint32
 }
 
 // Prefix is how many leading blocks an owner holds without a gap, at least one. Owner is an

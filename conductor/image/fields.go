@@ -26,6 +26,7 @@ const (
 	fieldFull       = "full_reports"
 	fieldLookAhead  = "look_ahead"
 	fieldAdapter    = "adapter"
+	fieldSpec       = "attention_group"
 	fieldGivesWay   = "gives_way"
 	fieldGroup      = "group."
 	fieldOwner      = "source"
@@ -64,6 +65,11 @@ func ReadSource(fields []tape.Field) (m Source, err error) {
 			m.LookAheads = append(m.LookAheads, n)
 		} else if f.Name == fieldAdapter {
 			m.Adapters = append(m.Adapters, f.Value)
+		} else if f.Name == fieldSpec {
+			var g normalize.Spec
+			_, err := fmt.Sscanf(f.Value, "%d %d %s %d %d %d", &g.Rank, &g.Group, &g.Kind, &g.Window, &g.Block, &g.Unit)
+			r.KeepError(f.Name, err)
+			m.Groups = append(m.Groups, g)
 		}
 	}
 	return m, r.Err

@@ -2,8 +2,10 @@ package image
 
 import (
 	"encoding/hex"
+	"fmt"
 	"strconv"
 
+	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -38,6 +40,10 @@ func (m *Source) AppendFields(to []tape.Field) []tape.Field {
 	for _, lora := range m.Adapters {
 		w.Text(fieldAdapter, lora)
 	}
+	for i := range m.Groups {
+		g := &m.Groups[i]
+		w.Text(fieldSpec, fmt.Sprintf("%d %d %s %d %d %d", g.Rank, g.Group, g.Kind, g.Window, g.Block, g.Unit))
+	}
 	return w
 }
 
@@ -62,4 +68,6 @@ type Source struct {
 	LookAheads []int
 	// Adapters are those that the source has stored blocks of, without the registered one.
 	Adapters []string
+	// Groups are its attention groups, nil if each rank has one and it has full attention.
+	Groups []normalize.Spec
 }

@@ -62,8 +62,9 @@ func (a *applier) applyChange(c *normalize.Change) {
 		a.doctor.ForgetCopies()
 		a.holdings.purgeGroup(c.Owner.Rank, c.Owner.Group)
 	case normalize.Learned:
-		at := scope.Group{Deployment: a.holdings.deploymentKey(), Index: c.Owner.Group}
-		if a.shared.catalog.LearnGroup(at, c.Event.GroupKind) {
+		a.holdings.learnGroup(c.Spec)
+		at := scope.Group{Deployment: a.holdings.deploymentKey(), Index: c.Spec.Group}
+		if a.shared.catalog.LearnGroup(at, c.Spec.Kind) {
 			a.effects.Regrouped = append(a.effects.Regrouped, at)
 		}
 	}
@@ -95,13 +96,15 @@ func (a *applier) applyBlocks(c *normalize.Change) {
 		Counted: a.holdings.copies(c.Owner) == index.CopyCount}
 	if c.Kind == normalize.Removed {
 		unknown := a.removeBlocks(c.Event, c.Owner)
-		a.member.Lives.Removed(c.Medium.Name, c.Event.Hashes, a.at, a.news)
+		if a.holdings.decidesStay(c.Owner) {
+			a.member.Lives.Removed(c.Medium.Name, c.Event.Hashes, a.at, a.news)
+		}
 		seen.Found = n - unknown
 		if c.Medium.Tier == tiers.Device {
 			a.shared.counts.countRemoved(c.Event, unknown)
 		}
 	} else {
-		if a.storeAndObserve(c, &seen); seen.Refused == "" {
+		if a.storeAndObserve(c, &seen); seen.Refused == "" && a.holdings.decidesStay(c.Owner) {
 			a.member.Lives.Stored(c.Medium.Name, c.Event.Hashes, a.at, a.news)
 		}
 	}

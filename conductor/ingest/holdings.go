@@ -31,6 +31,7 @@ type holdings struct {
 	past    past                            // what the source lost lately, see past.go
 	byKey   map[scope.Deployment]*namespace // namespaces by their deployment
 	holders int                             // of all namespaces
+	specs   map[int32][]normalize.Spec      // attention groups by rank, ordered by number; see caches.go
 	folded  []uint64                        // buffer of names
 
 	filling bool          // a snapshot of the engine is being applied, see fill.go
@@ -264,6 +265,9 @@ type namespace struct {
 	*catalog.Namespace
 	owners map[normalize.Owner]*holder
 	chunks map[string][]int // by medium, sizes of chunks that holders have, in blocks, ascending; guarded by turn
+	// caches are those that owners have now, slots the numbers that they keep; see caches.go. Guarded by turn.
+	caches map[cacheKey]*tiers.Cache
+	slots  map[cacheKey]int
 }
 
 // holder has the owners of the index that stand for one normalize.Owner.
@@ -360,6 +364,7 @@ func (s *holdings) leaveAll() {
 	s.namespaces, s.tallies, s.holders = nil, nil, 0
 	s.mu.Unlock()
 	s.media = make(map[string]tiers.Medium) // another source may have inherited the old one
+	s.specs = nil
 	for _, ns := range all {
 		delete(s.byKey, ns.Deployment.Key)
 		s.catalog.Leave(ns.Namespace)
@@ -396,6 +401,7 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	s.mu.Lock()
 	ns.owners[key] = h
 	s.mu.Unlock()
+	s.noteGroup(ns, key)
 	return h
 }
 
@@ -407,6 +413,7 @@ func (s *holdings) newOwner(ns *namespace, key normalize.Owner, medium tiers.Med
 		ns.Deployment.Index.KeepGhosts() // lower tiers name blocks that have left the device
 	}
 	shown := tiers.Owner{Instance: ns.InstanceID, Rank: key.Rank, Medium: medium, Serves: ns.Serves, Chunk: uint32(key.Chunk)}
+	shown.Cache, shown.Group = s.cacheOf(ns, key)
 	at := shown
 	if s.filling {
 		at.Instance = tiers.Retired

@@ -155,6 +155,11 @@ func (r *Recovery) Source(m image.Source) error {
 		s.applier.normal.NoteZeroHash()
 	}
 	s.recallFull(m.FullReports)
+	for i := range m.Groups {
+		s.applier.normal.RecallSpec(m.Groups[i])
+		s.holdings.learnGroup(&m.Groups[i])
+	}
+	s.applier.noteWindow()
 	s.peerLookAheads |= catalog.LookAheadsOf(m.LookAheads)
 	if ns := s.holdings.namespaceIn(s.holdings.deploymentKey()); ns != nil {
 		for _, lora := range m.Adapters {

@@ -424,6 +424,10 @@ func (s *Source) inheritFrom(c *Sources, old *Source) {
 		s.applier.normal.NoteZeroHash()
 	}
 	s.recallFull(old.doctor.Full())
+	for _, spec := range old.applier.normal.Specs() {
+		s.applier.normal.RecallSpec(spec)
+	}
+	s.holdings.specs = old.holdings.specs
 	s.mark, s.marked = old.mark, old.marked
 	s.applier.origin.Store(old.applier.origin.Load())
 	s.peerLookAheads = old.peerLookAheads
@@ -493,6 +497,7 @@ func (s *Source) snapshotMark() image.Source {
 	}
 	m.LookAheads = ahead.List()
 	m.Adapters = s.shared.catalog.AnnouncedBy(s.Member)
+	m.Groups = s.applier.normal.Specs()
 	return m
 }
 

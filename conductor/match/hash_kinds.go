@@ -69,6 +69,7 @@ func (sc *scratch) lookupNames(d *catalog.Deployment, id *names.Identity, q *Que
 		for _, h := range q.Hashes {
 			sc.names = append(sc.names, h^fold)
 		}
+		sc.other.Gaps = sc.match.Gaps
 		if d.Index.Match(index.Lookup{Constant: id.Constant, Names: sc.names}, sc.lookups, &sc.other); sc.other.Blocks > sc.match.Blocks {
 			sc.match, sc.other = sc.other, sc.match
 		}

@@ -3,6 +3,7 @@ package match
 import (
 	"cmp"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,6 +91,8 @@ type scratch struct {
 	chains      []hash.Chain // of the others, see prompt_chains.go
 	hashes      hashList
 	clientChain clientChain
+	finder      tiers.HitFinder
+	cacheHits   []tiers.CacheHit // of the finder
 	folder      tiers.Folder
 	clock       *stage.Clock // of the query, nil for none
 
@@ -183,7 +186,7 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 		return 0, d
 	}
 
-	sc.match.Reset()
+	sc.resetMatch(d)
 	sc.sampled, sc.keys = rand.Uint32()%prefixes.Every == 0, sc.keys[:0]
 	id := identityAsked(d, q)
 	id.Asked(now)
@@ -193,7 +196,7 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 		sc.counted, sc.soon = sc.counted[:0], sc.soon[:0]
 	}
 	ans.Truncated = sc.match.Truncated
-	owners := d.Owners()
+	owners := sc.findHits(d)
 	sc.hits = sc.folder.FoldHits(sc.match.Prefixes, sc.match.Later, owners, sc.counted, roster.Fold)
 	if ans.Expected = q.Expected; q.Expected {
 		best = sc.buildExpectedRows(q, owners, roster, only)
@@ -372,23 +375,44 @@ type AnsweredQuery struct {
 	Took    time.Duration
 }
 
+// resetMatch begins a look-up in a deployment.
+func (sc *scratch) resetMatch(d *catalog.Deployment) {
+	sc.match.Reset()
+	sc.match.Gaps = d.HasGaps()
+}
+
+// findHits replaces what owners with groups hold of a prompt, in sc.match, by what their engines take of it. It returns the owners of
+// the deployment.
+func (sc *scratch) findHits(d *catalog.Deployment) []tiers.Owner {
+	owners := d.Owners() // of a moment after the look-up, so that all that it has found are there
+	if sc.cacheHits = nil; d.HasCaches() {
+		m := &sc.match
+		m.Prefixes, m.Later, sc.cacheHits = sc.finder.FindHits(m.Prefixes, m.Later, owners)
+	}
+	return owners
+}
+
 // Found is what the look-up of a query has found, before the query's limits on rows.
 type Found struct {
-	Rows    []Row // of each instance of the roster
-	Match   *index.Match
+	Rows    []Row        // of each instance of the roster
+	Match   *index.Match // with the blocks of all groups
+	Hits    []tiers.CacheHit
 	Counted []tiers.Soon // expected blocks that count as held
 }
 
 // Find looks a query up in a deployment as Answer does, for explanations. id is the identity that the query asks for.
 func (c *Matcher) Find(d *catalog.Deployment, id *names.Identity, q *Query, roster *catalog.Roster) Found {
 	sc := new(scratch)
-	sc.match.Reset()
+	sc.resetMatch(d)
 	if !c.HidesUnsalted(id, q) {
 		sc.lookup(d, id, q, c)
 	}
-	sc.hits = sc.folder.FoldHits(sc.match.Prefixes, sc.match.Later, d.Owners(), sc.counted, roster.Fold)
+	all := sc.match
+	all.Prefixes, all.Later = slices.Clone(all.Prefixes), slices.Clone(all.Later)
+	owners := sc.findHits(d)
+	sc.hits = sc.folder.FoldHits(sc.match.Prefixes, sc.match.Later, owners, sc.counted, roster.Fold)
 	sc.buildRows(q, roster, -1)
-	return Found{Rows: sc.rows, Match: &sc.match, Counted: sc.counted}
+	return Found{Rows: sc.rows, Match: &all, Hits: sc.cacheHits, Counted: sc.counted}
 }
 
 // Digests returns the digests of a prompt as the engines of a deployment compute them, one chain for each of their

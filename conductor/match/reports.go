@@ -240,10 +240,11 @@ func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Ta
 		if to.Capacity > 0 {
 			return 0 // its engine announces nothing
 		}
-		sc.match.Reset()
+		sc.resetMatch(d)
 		sc.lookups = sc.lookups[:0]
 		match()
-		return onDevice(&sc.match, d.Owners(), to)
+		owners := sc.findHits(d)
+		return onDevice(&sc.match, owners, to)
 	}
 	had := min(has(), len(keys))
 	report.Keys = keys[had:]

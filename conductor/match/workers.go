@@ -80,13 +80,13 @@ func (c *Matcher) deploymentsOf(tenants scope.Tenants, model string) (all []*cat
 
 // workers appends the workers of a deployment.
 func (sc *scratch) workers(d *catalog.Deployment, q *Query, c *Matcher, all []Worker) []Worker {
-	sc.match.Reset()
+	sc.resetMatch(d)
 	sc.lookups = sc.lookups[:0]
 	sc.lookupNames(d, d.Names.Base(), q)
-	owners := d.Owners()
-	if sc.match.Blocks == 0 {
+	if len(sc.match.Prefixes)+len(sc.match.Later) == 0 {
 		return all
 	}
+	owners := sc.findHits(d)
 	d.NoteAsked(c.now())
 	reach := reachOf(sc, owners)
 	for _, r := range d.Instances().All {

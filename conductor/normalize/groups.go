@@ -1,9 +1,11 @@
 package normalize
 
 import (
+	"cmp"
 	"slices"
 
 	"example.com/conductor/events"
+	"example.com/conductor/tiers"
 )
 
 const (
@@ -18,14 +20,57 @@ const (
 	maxGroups = 1024
 )
 
-// MainGroup reports whether blocks of an attention kind are indexed. Sliding
-// windows and state-space groups keep other blocks than the prefix they name.
+// MainGroup reports whether layers of an attention kind look at all tokens before.
 func MainGroup(kind string) bool {
 	switch kind {
 	case "full_attention", "mla_attention", "sink_full_attention":
 		return true
 	}
 	return false
+}
+
+// IndexedGroup reports whether blocks of an attention kind decide what an engine takes from its cache. The others are those of
+// encoders, which a prompt has none of, and kinds of later engines.
+func IndexedGroup(kind string) bool { return MainGroup(kind) || needOf(kind) != tiers.NeedAll }
+
+// needOf returns what groups of a kind need of their blocks; tiers.NeedAll also for kinds that are not indexed.
+func needOf(kind string) tiers.Need {
+	switch kind {
+	case "sliding_window", "sliding_window_mla":
+		return tiers.NeedWindow
+	case "mamba":
+		return tiers.NeedState
+	case "chunked_local_attention": // events do not say how long a chunk is
+		return tiers.NeedUnknown
+	}
+	return tiers.NeedAll
+}
+
+// Spec is what a rank has announced of one of its groups.
+type Spec struct {
+	Rank   int32
+	Group  int
+	Kind   string // kv_cache_spec_kind
+	Window int    // tokens, 0 without a sliding window
+	Block  int    // tokens of a block, 0 if no event said it
+	// Unit is the least number of tokens in a block that was announced, if that is less than Block.
+	Unit int
+}
+
+// NeedIn returns the group as a hit depends on it, with blocks of size tokens in the index.
+func (s *Spec) NeedIn(size int) tiers.Group {
+	g := tiers.Group{Need: needOf(s.Kind), Block: 1}
+	if s.Block > 0 {
+		g.Block = s.Block / size
+	}
+	switch {
+	case s.Block%size != 0 || g.Block > MaxParts:
+		return tiers.Group{Need: tiers.NeedUnknown, Block: 1} // its blocks are not indexed
+	case g.Need == tiers.NeedWindow:
+		own := g.Block * size
+		g.Window = max(1, (s.Window-1+own-1)/own) * g.Block
+	}
+	return g
 }
 
 // groupKey names one KV-cache group of one publisher rank.
@@ -36,7 +81,7 @@ type groupKey struct {
 
 // groupState is the state of one group.
 type groupState struct {
-	kind   string // "" while unknown
+	spec   Spec // without a Kind while that is unknown
 	parked []parkedEvent
 }
 
@@ -51,7 +96,9 @@ type parkedEvent struct {
 type groups struct {
 	states map[groupKey]*groupState
 	parked int // events of all states
-	window int // largest announced by a group that is not indexed, in tokens
+	window int // largest announced, in tokens
+	// several is true once a group without full attention was announced.
+	several bool
 }
 
 // verdict says what to do with an event.
@@ -72,8 +119,8 @@ type ruling struct {
 	ready []parkedEvent
 	// purge is true when blocks of the group were indexed and must not be.
 	purge bool
-	// learned is true when the event told the kind of its group.
-	learned bool
+	// learned is the group if the event told something new of it, nil if not.
+	learned *Spec
 	// lost counts waiting events that turned out to be of another group.
 	lost int
 }
@@ -95,10 +142,11 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 		}
 	}
 	var r ruling
-	if e.GroupKind != "" && e.GroupKind != st.kind {
-		st.kind = e.GroupKind
-		r.learned = true
-		if MainGroup(st.kind) {
+	if st.learn(e) {
+		spec := st.spec
+		spec.Rank, spec.Group = key.rank, key.group
+		r.learned = &spec
+		if IndexedGroup(spec.Kind) {
 			r.ready = st.parked
 		} else {
 			r.purge = true
@@ -108,14 +156,13 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 		}
 		g.parked -= len(st.parked)
 		st.parked = nil
-	}
-	if st.kind != "" && !MainGroup(st.kind) {
-		g.window = max(g.window, e.Window)
+		g.window = max(g.window, spec.Window)
+		g.several = g.several || !MainGroup(spec.Kind)
 	}
 	switch {
-	case MainGroup(st.kind), len(e.Hashes) == 0: // it names no block, so it changes nothing
+	case st.spec.Kind != "" && IndexedGroup(st.spec.Kind), len(e.Hashes) == 0: // it names no block, so it changes nothing
 		r.verdict = admit
-	case st.kind != "":
+	case st.spec.Kind != "":
 		r.verdict = skip
 	case key.group == 0:
 		r.verdict = admit
@@ -130,6 +177,91 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 		r.verdict = park
 	}
 	return r
+}
+
+// learn takes what a stored event that names its kind says of the group, and reports whether it is new.
+func (st *groupState) learn(e *events.Event) bool {
+	was := st.spec
+	s := &st.spec
+	if e.GroupKind == "" {
+		return false
+	}
+	if s.Kind != e.GroupKind {
+		*s = Spec{Kind: e.GroupKind}
+	}
+	s.Window = max(s.Window, e.Window)
+	if size := e.BlockSize; size > 0 && len(e.Hashes) > 0 && size != s.Block && size != s.Unit {
+		if s.Block > 0 && (s.Unit == 0 || min(size, s.Block) < s.Unit) {
+			s.Unit = min(size, s.Block)
+		}
+		s.Block = max(s.Block, size)
+	}
+	return *s != was
+}
+
+// kindOf returns the kind of a group of a rank, "" if that is not known.
+func (g *groups) kindOf(e *events.Event, rank int32) string {
+	if e.GroupKind != "" {
+		return e.GroupKind
+	}
+	if st := g.states[groupKey{rank: rank, group: max(e.Group, 0)}]; st != nil {
+		return st.spec.Kind
+	}
+	return ""
+}
+
+// fullFirst puts the events of groups with full attention before those of others, in each stretch without a clear. An engine
+// announces what a step did group by group, so that the order between groups says nothing. Groups that keep only some blocks of
+// a prompt name these by their hashes alone, and full attention tells which blocks those are.
+func (g *groups) fullFirst(all []events.Event, rank int32) {
+	if !g.several {
+		return
+	}
+	for len(all) > 0 {
+		n := slices.IndexFunc(all, func(e events.Event) bool { return e.Kind != events.Stored && e.Kind != events.Removed })
+		if n < 0 {
+			n = len(all)
+		}
+		if part := all[:n]; n > 1 {
+			slices.SortStableFunc(part, func(a, b events.Event) int { return g.order(&a, rank) - g.order(&b, rank) })
+		}
+		all = all[min(n+1, len(all)):]
+	}
+}
+
+// order is 0 for events of full attention or of no group, 1 for others.
+func (g *groups) order(e *events.Event, rank int32) int {
+	if kind := g.kindOf(e, rankOf(e, rank)); kind == "" || MainGroup(kind) {
+		return 0
+	}
+	return 1
+}
+
+// recall notes what a snapshot says of a group.
+func (g *groups) recall(spec Spec) {
+	key := groupKey{rank: spec.Rank, group: spec.Group}
+	if g.states[key] != nil || len(g.states) >= maxGroups {
+		return
+	}
+	if g.states == nil {
+		g.states = make(map[groupKey]*groupState)
+	}
+	g.states[key] = &groupState{spec: spec}
+	g.window = max(g.window, spec.Window)
+	g.several = g.several || !MainGroup(spec.Kind)
+}
+
+// specs returns the groups whose kind is known, by rank and number.
+func (g *groups) specs() (all []Spec) {
+	for key, st := range g.states {
+		if st.spec.Kind != "" {
+			spec := st.spec
+			spec.Rank, spec.Group = key.rank, key.group
+			all = append(all, spec)
+		}
+	}
+	slices.SortFunc(all, func(a, b Spec) int { return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Group, b.Group)) })
+	return all
 }
 
 // knowsGroup reports whether a rank has announced anything in a group.

@@ -46,7 +46,7 @@ const (
 	Cleared                 // all blocks of a rank left
 	Object                  // an object of a pool was stored or removed
 	Purged                  // the blocks of an attention group do not count any more
-	Learned                 // the kind of an attention group is known
+	Learned                 // more is known of an attention group: Change.Spec
 )
 
 // Owner identifies a holder of blocks within one context of a source. Group -1 and group
@@ -65,8 +65,10 @@ type Owner struct {
 // Change is one event as the application applies it.
 type Change struct {
 	Kind  Kind
-	Event *events.Event // as published; of a Learned change, the event with the GroupKind
-	// Owner of the blocks. A Purged or Learned change has the Group, the first the Rank too.
+	Event *events.Event // as published
+	// Spec is that of a Learned change.
+	Spec *Spec
+	// Owner of the blocks. A Purged change has the Rank and the Group.
 	// A Cleared change has the Rank and the Medium, "" for all media, and is Owned if only the runner's copies go.
 	Owner  Owner
 	Medium tiers.Medium // of a Stored or Removed change
@@ -148,8 +150,20 @@ func New(opts Options) *Normalizer {
 // Reset forgets everything about the publisher, because it begins a new epoch.
 func (n *Normalizer) Reset() { *n = Normalizer{opts: n.opts} }
 
-// Window returns the largest window that a group which is not indexed has announced, in
-// tokens.
+// Specs returns the attention groups whose kind is known, by rank and number. It returns nil if each rank has one and it is
+// group 0 with full attention.
+func (n *Normalizer) Specs() []Spec {
+	all := n.groups.specs()
+	if slices.ContainsFunc(all, func(s Spec) bool { return s.Group > 0 || !MainGroup(s.Kind) }) {
+		return all
+	}
+	return nil
+}
+
+// RecallSpec notes what a snapshot says of an attention group.
+func (n *Normalizer) RecallSpec(s Spec) { n.groups.recall(s) }
+
+// Window returns the largest window that a group has announced, in tokens.
 func (n *Normalizer) Window() int { return n.groups.window }
 
 // Parts returns the most parts that a block of the epoch had, 0 while none had several.
@@ -189,6 +203,7 @@ func (n *Normalizer) Batch(b *events.Batch) Result {
 	}
 	b.Events = n.withoutRefused(b.Events)
 	n.orderByID(b, rank)
+	n.groups.fullFirst(b.Events, rank)
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch {
@@ -295,8 +310,8 @@ func (n *Normalizer) admitEvent(e *events.Event, rank int32) {
 	n.readRoot(e)
 	r := n.groups.judgeEvent(e, rank)
 	group := Owner{Rank: rank, Group: max(e.Group, 0)}
-	if r.learned {
-		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Learned, Event: e, Owner: group})
+	if r.learned != nil {
+		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Learned, Event: e, Spec: r.learned})
 	}
 	if r.purge {
 		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Purged, Event: e, Owner: group})
@@ -344,6 +359,9 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 	}
 	c.Context = n.opts.Registered.Named(e)
 	size := c.Context.Deployment.BlockSize
+	if keepsSome(e) {
+		e = withoutTokens(e)
+	}
 	if c.Parts, c.Refused = partsOf(e, size); c.Refused == "" && len(e.Tokens) > 0 {
 		c.Refused = n.checkLookAhead(e)
 	}
@@ -356,7 +374,9 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 		c.Owner.Chunk = c.Parts
 	}
 	if len(e.Tokens) == 0 {
-		c.Chunk = n.chunkOf(e, medium.Tier, size)
+		if c.Chunk = n.chunkOf(e, medium.Tier, size); needOf(n.groups.kindOf(e, rank)) == tiers.NeedState {
+			c.Chunk = 1 // the state behind it is all that counts
+		}
 	}
 	c.EverCut = n.parts > 0
 	l := n.borrowLists()
@@ -365,6 +385,20 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 		c.Local = l.local[from:len(l.local):len(l.local)]
 		c.Canonical = n.opts.Standard && e.Envelope && e.Items == nil && n.acceptDeclared(c.Cut, c.Local)
 	}
+}
+
+// keepsSome reports whether a stored event is of a group that keeps only some of the blocks whose tokens the event has. Which, the
+// hashes alone say.
+func keepsSome(e *events.Event) bool {
+	return e.Group >= 0 && e.BlockSize > 0 && len(e.Hashes) > 0 && len(e.Tokens) > len(e.Hashes)*e.BlockSize+e.Ahead
+}
+
+// withoutTokens returns a stored event of blocks by their hashes alone.
+func withoutTokens(e *events.Event) *events.Event {
+	own := *e
+	own.Tokens, own.Items, own.Ahead = nil, nil, 0
+	own.Parent, own.HasParent = 0, false
+	return &own
 }
 
 // clearedMedium returns the canonical name of the medium whose blocks a cleared event

@@ -12,15 +12,18 @@ import (
 //
 //	Copies       ""   as stream.copies           count, set; count with a SnapshotEndpoint
 //	Reports      ""   what its balance shows     incremental, full
+//	Drafter      ""   takes no block of a hit    drops_last_block
 //	Owned        ""   count                      drop
 //	Clear        ""   all                        device
 //	MayAnnounce  nil  the tenant of the source   further tenants
 
-// Values of Registration.Copies, Reports, Owned and Clear.
+// Values of Registration.Copies, Reports, Drafter, Owned and Clear.
 const (
-	CopiesCount = "count" // a block leaves with its last copy
-	CopiesSet   = "set"   // a block leaves at the first removal
-	OwnedCount  = "count" // blocks of the engine's cache runner are copies of their own
+	// DrafterDrops: the engine computes the last block of each hit again, for its drafter.
+	DrafterDrops = "drops_last_block"
+	CopiesCount  = "count" // a block leaves with its last copy
+	CopiesSet    = "set"   // a block leaves at the first removal
+	OwnedCount   = "count" // blocks of the engine's cache runner are copies of their own
 	// ReportsIncremental: a store on the device is a copy, which takes room there.
 	ReportsIncremental = "incremental"
 	// ReportsFull: the engine announces blocks again that it reuses, so a store of a block
@@ -33,7 +36,7 @@ const (
 
 // normalizePolicies brings the rules to their canonical form.
 func (r *Registration) normalizePolicies(bad *faults) {
-	for _, name := range []string{"copies", "reports", "owned", "clear"} {
+	for _, name := range []string{"copies", "reports", "drafter", "owned", "clear"} {
 		f := Named(name)
 		value := f.Of(r).(*string)
 		if *value == "" {
@@ -64,6 +67,9 @@ func (r *Registration) normalizePolicies(bad *faults) {
 func (r *Registration) AllowsTenant(tenant string) bool {
 	return tenant == "" || tenant == r.Tenant || slices.Contains(r.MayAnnounce, tenant)
 }
+
+// DropsLastBlock reports whether the engine takes hits without their last block.
+func (r *Registration) DropsLastBlock() bool { return r.Drafter == DrafterDrops }
 
 // CopiesWord returns the word of a registration for a policy.
 func CopiesWord(p index.CopyPolicy) string {

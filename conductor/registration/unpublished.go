@@ -64,6 +64,7 @@ func (r *Registration) normalizeEvents(bad *faults) {
 		{"additionalsalt", r.Salt != "", "it is the salt of events without one, and each report names its own"},
 		{"copies", r.Copies != "", means},
 		{"reports", r.Reports != "", means},
+		{"drafter", r.Drafter != "", "its reports tell what the engine has, and no more"},
 		{"owned", r.Owned != "", means},
 		{"clear", r.Clear != "", means},
 		{"may_announce", len(r.MayAnnounce) > 0, "it is about the tenants of events"},

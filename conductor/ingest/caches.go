@@ -1,0 +1,170 @@
+package ingest
+
+import (
+	"cmp"
+	"slices"
+
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
+)
+
+// An engine whose model has several kinds of layers announces a group of blocks for each. The source learns what the groups
+// of each rank need, and owners of their blocks get a tiers.Cache, from which queries tell what the engine will take:
+//
+//	event with a kind --normalize.Learned--> holdings.specs --newCache--> tiers.Owner.Cache of each owner of the rank
+//
+// A rank with one group of full attention has no cache, unless its engine has a drafter.
+
+// cacheKey names what a rank has on one medium.
+type cacheKey struct {
+	rank   int32
+	medium string
+}
+
+// learnGroup takes what a rank has announced of a group. turn is held.
+func (s *holdings) learnGroup(spec *normalize.Spec) {
+	if !normalize.IndexedGroup(spec.Kind) {
+		return
+	}
+	list := s.specs[spec.Rank]
+	at, known := slices.BinarySearchFunc(list, spec.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
+	if known {
+		list[at] = *spec
+	} else {
+		if s.specs == nil {
+			s.specs = make(map[int32][]normalize.Spec)
+		}
+		s.specs[spec.Rank] = slices.Insert(list, at, *spec)
+	}
+	for _, ns := range s.namespaces {
+		s.renewCaches(ns, spec.Rank)
+	}
+}
+
+// noteGroup gives the owners of a rank the groups that it has on a medium below the device now that a holder came. turn is held.
+func (s *holdings) noteGroup(ns *namespace, key normalize.Owner) {
+	if key.Medium != tiers.NameDevice && len(s.specs[key.Rank]) > 1 {
+		s.renewCaches(ns, key.Rank)
+	}
+}
+
+// renewCaches gives the owners of a rank in a namespace the groups that are known now.
+func (s *holdings) renewCaches(ns *namespace, rank int32) {
+	for key := range ns.caches {
+		if key.rank == rank {
+			delete(ns.caches, key)
+		}
+	}
+	changed := make(map[index.Owner]tiers.Owner)
+	table := ns.Deployment.Owners()
+	for key, h := range ns.owners {
+		if key.Rank != rank {
+			continue
+		}
+		cache, group := s.cacheOf(ns, key)
+		for _, o := range h.owners {
+			now := table[o]
+			now.Cache, now.Group = cache, group
+			changed[o] = now
+			for i := range s.hidden {
+				if hidden := &s.hidden[i]; hidden.ns == ns && hidden.owner == o {
+					hidden.shown.Cache, hidden.shown.Group = cache, group
+				}
+			}
+		}
+	}
+	if len(changed) > 0 {
+		ns.Deployment.SetOwners(changed)
+	}
+}
+
+// cacheOf returns the cache of a holder and the place of its group there, nil if it has none. Below the device a rank has the
+// groups that it has announced there: engines that offload some say nothing of the others.
+func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, uint32) {
+	if key.Owned || key.Objects || s.reg.IsPool() {
+		return nil, 0
+	}
+	name := cacheKey{key.Rank, key.Medium}
+	specs := s.specs[key.Rank]
+	switch {
+	case key.Medium != tiers.NameDevice:
+		specs = slices.DeleteFunc(slices.Clone(specs), func(g normalize.Spec) bool { return g.Group != key.Group && !ns.hasGroup(name, g.Group) })
+	case len(specs) == 0 && s.reg.DropsLastBlock():
+		specs = []normalize.Spec{{Rank: key.Rank, Group: key.Group, Kind: fullAttention}}
+	}
+	at, known := slices.BinarySearchFunc(specs, key.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
+	if !known || len(specs) == 1 && normalize.MainGroup(specs[0].Kind) && !s.reg.DropsLastBlock() {
+		return nil, 0
+	}
+	cache := ns.caches[name]
+	if cache == nil || len(cache.Groups) != len(specs) {
+		cache = s.newCache(ns, name, specs)
+	}
+	return cache, uint32(at)
+}
+
+// hasGroup reports whether a holder has a group of a rank on a medium.
+func (ns *namespace) hasGroup(at cacheKey, group int) bool {
+	for key := range ns.owners {
+		if key.Rank == at.rank && key.Medium == at.medium && key.Group == group && !key.Owned {
+			return true
+		}
+	}
+	return false
+}
+
+// fullAttention is the kind of a group whose engine tells none.
+const fullAttention = "full_attention"
+
+// newCache makes the cache of a rank on a medium.
+func (s *holdings) newCache(ns *namespace, name cacheKey, specs []normalize.Spec) *tiers.Cache {
+	size := ns.Deployment.Key.BlockSize
+	groups, unit, fine := make([]tiers.Group, len(specs)), 0, false
+	for i := range specs {
+		groups[i] = specs[i].NeedIn(size)
+		if specs[i].Unit > 0 && specs[i].Unit%size == 0 {
+			unit = max(unit, specs[i].Unit/size)
+			fine = fine || groups[i].Need == tiers.NeedState
+		}
+	}
+	if !fine { // only state-space layers are cached inside a block; full attention announces such ends all the same
+		unit = 0
+	}
+	cache := &tiers.Cache{Slot: ns.slotOf(name), Rank: ns.slotOf(cacheKey{rank: name.rank}),
+		Tier: tiers.ParseMedium(name.medium).Tier, Drops: s.reg.DropsLastBlock()}
+	cache.SetGroups(groups, unit)
+	if ns.caches == nil {
+		ns.caches = make(map[cacheKey]*tiers.Cache)
+	}
+	ns.caches[name] = cache
+	return cache
+}
+
+// slotOf returns the number of a cache, or of a rank where the medium is "".
+func (ns *namespace) slotOf(name cacheKey) int {
+	slot, known := ns.slots[name]
+	if !known {
+		if ns.slots == nil {
+			ns.slots = make(map[cacheKey]int)
+		}
+		slot = ns.Deployment.NewCacheSlot()
+		ns.slots[name] = slot
+	}
+	return slot
+}
+
+// decidesStay reports whether how long blocks of a holder stay says how long a prompt does. Engines free what a sliding window has
+// left behind at once, so of a rank with full attention only those groups do.
+func (s *holdings) decidesStay(key normalize.Owner) bool {
+	decides := true
+	for i := range s.specs[key.Rank] {
+		spec := &s.specs[key.Rank][i]
+		if normalize.MainGroup(spec.Kind) && spec.Group != key.Group {
+			decides = false
+		} else if spec.Group == key.Group && normalize.MainGroup(spec.Kind) {
+			return true
+		}
+	}
+	return decides
+}
