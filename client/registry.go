@@ -87,6 +87,12 @@ type Registration struct {
 	// (finding copies_grow). Not for pools.
 	Reports string `json:"reports,omitempty"`
 
+	// Set drops_last_block if the engine has a drafter (EAGLE, MTP) for which it computes the last block
+	// of each hit again: vLLM before 0.33, and later with a KV connector or
+	// disable_lookahead_block_hashes. Answers are then a block shorter. Leave it out if the engine's
+	// events have lookahead_token_ids. Not for pools.
+	Drafter string `json:"drafter,omitempty"`
+
 	// What to do with copies of the KV Cache Runner (ownership kvcr): count keeps them next to the
 	// engine's own, drop leaves their events out. Not for pools.
 	Owned string `json:"owned,omitempty"`

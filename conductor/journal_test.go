@@ -16,7 +16,8 @@ import (
 // registration, those of later versions too.
 func TestRegistrationFields(t *testing.T) {
 	given := registration.Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: registration.TypeMooncake,
-		Copies: registration.CopiesCount, Reports: registration.ReportsFull, Owned: registration.OwnedDrop, Clear: registration.ClearDevice,
+		Copies: registration.CopiesCount, Reports: registration.ReportsFull, Drafter: registration.DrafterDrops,
+		Owned: registration.OwnedDrop, Clear: registration.ClearDevice,
 		Sequence: registration.SequenceShared}
 	v := reflect.ValueOf(&given).Elem()
 	for i := range v.NumField() {
@@ -49,7 +50,7 @@ func TestRegistrationFields(t *testing.T) {
 		}
 	}
 	pool, engine := given, given
-	pool.Copies, pool.Reports, pool.Owned, pool.Clear, pool.SnapshotEndpoint = "", "", "", "", ""
+	pool.Copies, pool.Reports, pool.Drafter, pool.Owned, pool.Clear, pool.SnapshotEndpoint = "", "", "", "", "", ""
 	pool.Aliases = nil
 	engine.Type, engine.Serves = registration.TypeVLLM, nil
 	for static, given := range map[bool]registration.Registration{false: pool, true: engine} {

@@ -48,6 +48,9 @@ func TestFindNothingCounts(t *testing.T) {
 			"another number of tokens than block_size times their hashes"},
 		{"windows alone", "", func(i int) map[string]any {
 			return stored(i, map[string]any{"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 128})
+		}, ""},
+		{"layers of encoders alone", "", func(i int) map[string]any {
+			return stored(i, map[string]any{"group_idx": 1, "kv_cache_spec_kind": "encoder_only_attention"})
 		}, "80 of the last 80 events are left out as other_group"},
 		{"one group of nine", "", func(i int) map[string]any {
 			kind := "sliding_window"

@@ -258,6 +258,41 @@ func (w *world) match(id Identity, chain []uint64, real bool) {
 		}
 		w.x.Match(Lookup{Constant: w.o.constants[id], Chain: keys(seqs), Loose: true}, nil, &m)
 		w.judge("match of loose blocks", chain, &m, want)
+		w.matchPastGaps(id, chain, seqs)
+	}
+}
+
+// matchPastGaps looks a chain up with Match.Gaps, which finds each block that has an owner.
+func (w *world) matchPastGaps(id Identity, chain, seqs []uint64) {
+	w.t.Helper()
+	m := Match{Gaps: true}
+	w.x.matchKeys(w.o.constants[id], seqs, &m)
+	got := make([][]uint32, len(chain))
+	for _, p := range m.Prefixes {
+		for b := range p.Blocks {
+			got[b] = append(got[b], p.Owner)
+		}
+	}
+	for _, s := range m.Later {
+		for b := s.From; b < s.To; b++ {
+			got[b] = append(got[b], s.Owner)
+		}
+	}
+	leading := -1
+	for b, key := range chain {
+		slices.Sort(got[b])
+		if want := w.o.holders(key); !slices.Equal(got[b], want) {
+			w.fail("match past gaps of %d: %v, block %d is held by %v", chain, m, b, want)
+		}
+		if leading < 0 && len(got[b]) == 0 {
+			leading = b
+		}
+	}
+	if leading < 0 {
+		leading = len(chain)
+	}
+	if m.Blocks != leading {
+		w.fail("match past gaps of %d: %v, %d leading blocks are held", chain, m, leading)
 	}
 }
 

@@ -36,6 +36,7 @@ const (
 
 // Group is one group of layers. Sizes are in registered blocks.
 type Group struct {
+	Number int // as the engine numbers its groups
 	Need   Need
 	Window int // of NeedWindow, a multiple of Block
 	Block  int // size of a block of the group, at least 1
@@ -262,7 +263,7 @@ func (f *HitFinder) add(owners []Owner, id, from, to uint32) bool {
 	list := c.lists + 2*int(o.Group)
 	g := &c.cache.Groups[o.Group]
 	if o.Chunk > 1 {
-		to = o.EndOfWhole(from, to)
+		to = o.endOfChunks(from, to)
 	}
 	switch {
 	case from == to:

@@ -194,5 +194,13 @@ type Soon struct {
 	From, To       uint32
 }
 
-// EndOfWhole returns the end of the whole chunks among blocks [from, to) that the owner holds.
-func (o *Owner) EndOfWhole(from, to uint32) uint32 { return to - (to-from)%max(o.Chunk, 1) }
+// EndOfWhole returns the end of the whole chunks among blocks [from, to) that the owner holds. Of an owner with a Cache, HitFinder
+// has left the others out.
+func (o *Owner) EndOfWhole(from, to uint32) uint32 {
+	if o.Cache != nil {
+		return to
+	}
+	return o.endOfChunks(from, to)
+}
+
+func (o *Owner) endOfChunks(from, to uint32) uint32 { return to - (to-from)%max(o.Chunk, 1) }

@@ -40,9 +40,7 @@ type Deployment struct {
 
 	ownersMu   sync.Mutex                    // serialises writers of ownerTable
 	ownerTable atomic.Pointer[[]tiers.Owner] // what owners of the index are, by index.Owner; append-only
-	cacheSlots atomic.Int32                  // tiers.Cache.Slot of the next cache
-	hasCaches  atomic.Bool                   // some owners have a tiers.Cache
-	hasGaps    atomic.Bool                   // some of those have no group with full attention
+	Caches     Caches                        // of the owners
 
 	// What queries read, changed under Catalog.mu only unless atomic.
 	askedAt    atomic.Int64                            // when the last query came, see steady.Seconds
@@ -119,29 +117,10 @@ func (d *Deployment) NewOwner(src index.Source, o tiers.Owner, tally *atomic.Int
 		table = append(table, tiers.Owner{Instance: tiers.Retired})
 	}
 	table[id] = o
-	d.noteCache(&o)
+	d.Caches.note(&o)
 	d.ownerTable.Store(&table)
 	return id
 }
-
-// NewCacheSlot returns a number for a tiers.Cache of owners of the deployment.
-func (d *Deployment) NewCacheSlot() int { return int(d.cacheSlots.Add(1) - 1) }
-
-// noteCache lets queries look for the groups of an owner, if it has some.
-func (d *Deployment) noteCache(o *tiers.Owner) {
-	if o.Cache != nil && !d.hasCaches.Load() {
-		d.hasCaches.Store(true)
-	}
-	if o.Cache != nil && !o.Cache.HasFull() && !d.hasGaps.Load() {
-		d.hasGaps.Store(true)
-	}
-}
-
-// HasCaches reports whether owners of the deployment have a tiers.Cache, or had one.
-func (d *Deployment) HasCaches() bool { return d.hasCaches.Load() }
-
-// HasGaps reports whether engines of the deployment take prefixes whose beginning they have evicted, or did.
-func (d *Deployment) HasGaps() bool { return d.hasGaps.Load() }
 
 // agree reports whether two identities have in common what an event says of the first one. The index
 // calls it.
@@ -298,7 +277,7 @@ func (d *Deployment) SetOwners(owners map[index.Owner]tiers.Owner) {
 	table := append([]tiers.Owner(nil), d.Owners()...)
 	for id, o := range owners {
 		table[id] = o
-		d.noteCache(&o)
+		d.Caches.note(&o)
 	}
 	d.ownerTable.Store(&table)
 }

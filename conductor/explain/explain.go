@@ -28,6 +28,14 @@ type explaining struct {
 	out        *inspect.Explanation
 	held       map[holderKey]map[tiers.Medium][][2]int
 	inPart     map[holderKey][]chunkInPart
+	hits       map[holderKey][]cacheHit
+}
+
+// cacheHit is what a rank with several attention groups takes from a medium.
+type cacheHit struct {
+	tiers.CacheHit
+	medium tiers.Medium
+	cache  *tiers.Cache
 }
 
 // holderKey names a source as one rank.
@@ -46,6 +54,7 @@ func (p Inspector) Explain(q *match.Query) *inspect.Explanation {
 		out: &inspect.Explanation{Tenant: tenant, Model: q.Model, Lora: q.Lora, BlockSize: q.BlockSize,
 			Blocks: len(q.Tokens) / max(q.BlockSize, 1), Tokens: len(q.Tokens)},
 		held: make(map[holderKey]map[tiers.Medium][][2]int), inPart: make(map[holderKey][]chunkInPart),
+		hits: make(map[holderKey][]cacheHit),
 	}
 	if e.deployment = p.Catalog.Deployment(e.at.Deployment); e.deployment != nil {
 		e.identity = e.deployment.Names.Look(e.at.Variant)
@@ -119,6 +128,11 @@ func (e *explaining) match(roster *catalog.Roster) []match.Row {
 	}
 	for _, s := range found.Match.Later {
 		note(s.Owner, s.From, s.To)
+	}
+	for _, h := range found.Hits {
+		if o, known := who[h.Owner]; known && e.Tenants.Has(o.source.Registration.Tenant) {
+			e.hits[o.holderKey] = append(e.hits[o.holderKey], cacheHit{h, o.Medium, o.Cache})
+		}
 	}
 	e.noteCounted(found.Counted, roster)
 	return found.Rows
@@ -201,6 +215,9 @@ func (e *explaining) holders(registered []*catalog.Member, meant func(*ingest.So
 		}
 	}
 	for k := range e.held {
+		keys[k] = true
+	}
+	for k := range e.hits {
 		keys[k] = true
 	}
 	for k := range keys {

@@ -15,6 +15,7 @@ import (
 	"example.com/conductor/events/stream"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/spelling"
+	"example.com/conductor/tiers"
 )
 
 // causes returns why a source lacks a block as one rank, the most useful reason first.
@@ -29,7 +30,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []ins
 	lost, emptied, shards := lostBlock(&past, block), emptiedCauses(s, &past), missingShards(s, e, block)
 
 	waiting, tokenless := e.waiting(s, block)
-	all = slices.Concat(lost, e.refused(s, block), shards, e.chunksInPart(k, block), waiting)
+	all = slices.Concat(lost, e.refused(s, block), shards, e.chunksInPart(k, block), e.endsOfHits(k, block), waiting)
 	known := len(all) > 0
 	all = append(all, e.heldElsewhere(s, block*e.query.BlockSize)...)
 	all = slices.Concat(all, emptied, e.sourceCauses(s, st), tokenless)
@@ -129,6 +130,46 @@ func (e *explaining) chunksInPart(k holderKey, block int) (all []inspect.Cause) 
 		}
 	}
 	return all
+}
+
+// endsOfHits returns which attention groups of a rank end its hit before a block, and what else does although the rank holds the
+// block.
+func (e *explaining) endsOfHits(k holderKey, block int) (all []inspect.Cause) {
+	for _, h := range e.hits[k] {
+		if h.Blocks != block {
+			continue
+		}
+		if h.Group >= 0 {
+			all = append(all, inspect.Cause{Reason: inspect.AttentionGroup, Certain: true, Text: e.groupEnds(h)})
+			continue
+		}
+		if rest := h.Most % h.cache.Step; rest > 0 {
+			all = append(all, inspect.Cause{Reason: inspect.ChunkInPart, Certain: true,
+				Text: fmt.Sprintf("The engine takes multiples of %s (%d tokens) of its attention groups on %s, and has %d more.",
+					spelling.Count(h.cache.Step, "registered block"), h.cache.Step*e.query.BlockSize, h.medium.Name, rest)})
+		}
+		if h.cache.Drops {
+			all = append(all, inspect.Cause{Reason: inspect.DrafterBlock, Certain: true,
+				Text: fmt.Sprintf("The registration says that the engine's drafter has the last block of each hit computed again "+
+					"(drafter: %s).", k.source.Registration.Drafter)})
+		}
+	}
+	return all
+}
+
+// groupEnds says which group ends a hit.
+func (e *explaining) groupEnds(h cacheHit) string {
+	g := h.cache.Groups[h.Group]
+	from := fmt.Sprintf("Full attention has blocks up to %d on %s", h.Most, h.medium.Name)
+	if !h.cache.HasFull() {
+		from = fmt.Sprintf("The attention groups have blocks up to %d on %s", h.Most, h.medium.Name)
+	}
+	if g.Need == tiers.NeedState {
+		return fmt.Sprintf("%s, but attention group %d (state-space layers) has no state behind block %d, nor between it and block %d.",
+			from, g.Number, h.Refused, h.Blocks)
+	}
+	return fmt.Sprintf("%s, but the window of attention group %d (%s, %d tokens) has gone before block %d, and before every block behind %d.",
+		from, g.Number, spelling.Count(g.Window, "block"), g.Window*e.query.BlockSize, h.Refused, h.Blocks)
 }
 
 // engineHashes returns the hashes by which engines name a block of the prompt.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/index"
 	"example.com/conductor/tiers"
 )
@@ -39,13 +40,6 @@ func (s *holdings) learnGroup(spec *normalize.Spec) {
 	}
 	for _, ns := range s.namespaces {
 		s.renewCaches(ns, spec.Rank)
-	}
-}
-
-// noteGroup gives the owners of a rank the groups that it has on a medium below the device now that a holder came. turn is held.
-func (s *holdings) noteGroup(ns *namespace, key normalize.Owner) {
-	if key.Medium != tiers.NameDevice && len(s.specs[key.Rank]) > 1 {
-		s.renewCaches(ns, key.Rank)
 	}
 }
 
@@ -85,21 +79,22 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 	if key.Owned || key.Objects || s.reg.IsPool() {
 		return nil, 0
 	}
-	name := cacheKey{key.Rank, key.Medium}
-	specs := s.specs[key.Rank]
+	name, specs, drops := cacheKey{key.Rank, key.Medium}, s.specs[key.Rank], s.reg.Drafter == registration.DrafterDrops
 	switch {
 	case key.Medium != tiers.NameDevice:
-		specs = slices.DeleteFunc(slices.Clone(specs), func(g normalize.Spec) bool { return g.Group != key.Group && !ns.hasGroup(name, g.Group) })
-	case len(specs) == 0 && s.reg.DropsLastBlock():
+		specs = slices.DeleteFunc(slices.Clone(specs), func(g normalize.Spec) bool {
+			return g.Group != key.Group && !ns.hasGroup(name, g.Group)
+		})
+	case len(specs) == 0 && drops:
 		specs = []normalize.Spec{{Rank: key.Rank, Group: key.Group, Kind: fullAttention}}
 	}
 	at, known := slices.BinarySearchFunc(specs, key.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
-	if !known || len(specs) == 1 && normalize.MainGroup(specs[0].Kind) && !s.reg.DropsLastBlock() {
+	if !known || len(specs) == 1 && normalize.MainGroup(specs[0].Kind) && !drops {
 		return nil, 0
 	}
 	cache := ns.caches[name]
 	if cache == nil || len(cache.Groups) != len(specs) {
-		cache = s.newCache(ns, name, specs)
+		cache = ns.newCache(name, specs, drops)
 	}
 	return cache, uint32(at)
 }
@@ -118,7 +113,7 @@ func (ns *namespace) hasGroup(at cacheKey, group int) bool {
 const fullAttention = "full_attention"
 
 // newCache makes the cache of a rank on a medium.
-func (s *holdings) newCache(ns *namespace, name cacheKey, specs []normalize.Spec) *tiers.Cache {
+func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, drops bool) *tiers.Cache {
 	size := ns.Deployment.Key.BlockSize
 	groups, unit, fine := make([]tiers.Group, len(specs)), 0, false
 	for i := range specs {
@@ -132,7 +127,7 @@ func (s *holdings) newCache(ns *namespace, name cacheKey, specs []normalize.Spec
 		unit = 0
 	}
 	cache := &tiers.Cache{Slot: ns.slotOf(name), Rank: ns.slotOf(cacheKey{rank: name.rank}),
-		Tier: tiers.ParseMedium(name.medium).Tier, Drops: s.reg.DropsLastBlock()}
+		Tier: tiers.ParseMedium(name.medium).Tier, Drops: drops}
 	cache.SetGroups(groups, unit)
 	if ns.caches == nil {
 		ns.caches = make(map[cacheKey]*tiers.Cache)
@@ -148,7 +143,7 @@ func (ns *namespace) slotOf(name cacheKey) int {
 		if ns.slots == nil {
 			ns.slots = make(map[cacheKey]int)
 		}
-		slot = ns.Deployment.NewCacheSlot()
+		slot = ns.Deployment.Caches.NewSlot()
 		ns.slots[name] = slot
 	}
 	return slot
@@ -156,10 +151,10 @@ func (ns *namespace) slotOf(name cacheKey) int {
 
 // decidesStay reports whether how long blocks of a holder stay says how long a prompt does. Engines free what a sliding window has
 // left behind at once, so of a rank with full attention only those groups do.
-func (s *holdings) decidesStay(key normalize.Owner) bool {
+func decidesStay(specs []normalize.Spec, key normalize.Owner) bool {
 	decides := true
-	for i := range s.specs[key.Rank] {
-		spec := &s.specs[key.Rank][i]
+	for i := range specs {
+		spec := &specs[i]
 		if normalize.MainGroup(spec.Kind) && spec.Group != key.Group {
 			decides = false
 		} else if spec.Group == key.Group && normalize.MainGroup(spec.Kind) {

@@ -96,7 +96,7 @@ func (a *applier) applyBlocks(c *normalize.Change) {
 		Counted: a.holdings.copies(c.Owner) == index.CopyCount}
 	if c.Kind == normalize.Removed {
 		unknown := a.removeBlocks(c.Event, c.Owner)
-		if a.holdings.decidesStay(c.Owner) {
+		if decidesStay(a.holdings.specs[c.Owner.Rank], c.Owner) {
 			a.member.Lives.Removed(c.Medium.Name, c.Event.Hashes, a.at, a.news)
 		}
 		seen.Found = n - unknown
@@ -104,7 +104,7 @@ func (a *applier) applyBlocks(c *normalize.Change) {
 			a.shared.counts.countRemoved(c.Event, unknown)
 		}
 	} else {
-		if a.storeAndObserve(c, &seen); seen.Refused == "" && a.holdings.decidesStay(c.Owner) {
+		if a.storeAndObserve(c, &seen); seen.Refused == "" && decidesStay(a.holdings.specs[c.Owner.Rank], c.Owner) {
 			a.member.Lives.Stored(c.Medium.Name, c.Event.Hashes, a.at, a.news)
 		}
 	}

@@ -401,7 +401,9 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	s.mu.Lock()
 	ns.owners[key] = h
 	s.mu.Unlock()
-	s.noteGroup(ns, key)
+	if medium.Tier != tiers.Device && len(s.specs[key.Rank]) > 1 { // the rank has this group there now, too
+		s.renewCaches(ns, key.Rank)
+	}
 	return h
 }
 

@@ -9,6 +9,8 @@ const (
 	Refused         Reason = "refused"           // a memory bound or a limit kept the block out
 	ShardsMissing   Reason = "shards_missing"    // the pool lacks objects of the block
 	ChunkInPart     Reason = "chunk_in_part"     // the prompt shares only a part of a chunk
+	AttentionGroup  Reason = "attention_group"   // a group of the engine's layers cannot go on there
+	DrafterBlock    Reason = "drafter_block"     // a drafter has the last block computed again
 	ParentUnknown   Reason = "parent_unknown"    // blocks of the prompt wait for their parent
 	OtherTenant     Reason = "other_tenant"      // held for another tenant
 	OtherModel      Reason = "other_model"       // held for another model
@@ -21,7 +23,7 @@ const (
 	SourceStale     Reason = "source_stale"      // the source has no connection
 	SourceBehind    Reason = "source_behind"     // batches wait to be applied
 	TokensUnknown   Reason = "tokens_unknown"    // blocks wait for their tokens
-	GroupNotIndexed Reason = "group_not_indexed" // blocks of other attention groups are not indexed
+	GroupNotIndexed Reason = "group_not_indexed" // blocks of encoders' groups and of unknown ones are not indexed
 	PromptEnds      Reason = "prompt_ends"       // the block needs tokens behind the prompt
 	NoEvents        Reason = "no_events"         // the engine publishes no events
 	NeverAnnounced  Reason = "never_announced"   // no event has announced the block
@@ -32,7 +34,7 @@ const (
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return []Reason{Removed, Refused, ShardsMissing, ChunkInPart, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter,
+	return []Reason{Removed, Refused, ShardsMissing, ChunkInPart, AttentionGroup, DrafterBlock, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter,
 		OtherSalt, Cleared, Expired,
 		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NoEvents, NeverAnnounced, NotRegistered,
 		NotDiscovered, UnsaltedHidden}

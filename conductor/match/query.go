@@ -3,7 +3,6 @@ package match
 import (
 	"cmp"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -378,14 +377,14 @@ type AnsweredQuery struct {
 // resetMatch begins a look-up in a deployment.
 func (sc *scratch) resetMatch(d *catalog.Deployment) {
 	sc.match.Reset()
-	sc.match.Gaps = d.HasGaps()
+	sc.match.Gaps = d.Caches.HaveGaps()
 }
 
 // findHits replaces what owners with groups hold of a prompt, in sc.match, by what their engines take of it. It returns the owners of
 // the deployment.
 func (sc *scratch) findHits(d *catalog.Deployment) []tiers.Owner {
 	owners := d.Owners() // of a moment after the look-up, so that all that it has found are there
-	if sc.cacheHits = nil; d.HasCaches() {
+	if sc.cacheHits = nil; d.Caches.Any() {
 		m := &sc.match
 		m.Prefixes, m.Later, sc.cacheHits = sc.finder.FindHits(m.Prefixes, m.Later, owners)
 	}
@@ -395,7 +394,7 @@ func (sc *scratch) findHits(d *catalog.Deployment) []tiers.Owner {
 // Found is what the look-up of a query has found, before the query's limits on rows.
 type Found struct {
 	Rows    []Row        // of each instance of the roster
-	Match   *index.Match // with the blocks of all groups
+	Match   *index.Match // as HitFinder leaves it
 	Hits    []tiers.CacheHit
 	Counted []tiers.Soon // expected blocks that count as held
 }
@@ -407,12 +406,10 @@ func (c *Matcher) Find(d *catalog.Deployment, id *names.Identity, q *Query, rost
 	if !c.HidesUnsalted(id, q) {
 		sc.lookup(d, id, q, c)
 	}
-	all := sc.match
-	all.Prefixes, all.Later = slices.Clone(all.Prefixes), slices.Clone(all.Later)
 	owners := sc.findHits(d)
 	sc.hits = sc.folder.FoldHits(sc.match.Prefixes, sc.match.Later, owners, sc.counted, roster.Fold)
 	sc.buildRows(q, roster, -1)
-	return Found{Rows: sc.rows, Match: &all, Hits: sc.cacheHits, Counted: sc.counted}
+	return Found{Rows: sc.rows, Match: &sc.match, Hits: sc.cacheHits, Counted: sc.counted}
 }
 
 // Digests returns the digests of a prompt as the engines of a deployment compute them, one chain for each of their

@@ -59,13 +59,13 @@ type Spec struct {
 
 // NeedIn returns the group as a hit depends on it, with blocks of size tokens in the index.
 func (s *Spec) NeedIn(size int) tiers.Group {
-	g := tiers.Group{Need: needOf(s.Kind), Block: 1}
+	g := tiers.Group{Number: s.Group, Need: needOf(s.Kind), Block: 1}
 	if s.Block > 0 {
 		g.Block = s.Block / size
 	}
 	switch {
 	case s.Block%size != 0 || g.Block > MaxParts:
-		return tiers.Group{Need: tiers.NeedUnknown, Block: 1} // its blocks are not indexed
+		return tiers.Group{Number: s.Group, Need: tiers.NeedUnknown, Block: 1} // its blocks are not indexed
 	case g.Need == tiers.NeedWindow:
 		own := g.Block * size
 		g.Window = max(1, (s.Window-1+own-1)/own) * g.Block

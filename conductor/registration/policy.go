@@ -68,9 +68,6 @@ func (r *Registration) AllowsTenant(tenant string) bool {
 	return tenant == "" || tenant == r.Tenant || slices.Contains(r.MayAnnounce, tenant)
 }
 
-// DropsLastBlock reports whether the engine takes hits without their last block.
-func (r *Registration) DropsLastBlock() bool { return r.Drafter == DrafterDrops }
-
 // CopiesWord returns the word of a registration for a policy.
 func CopiesWord(p index.CopyPolicy) string {
 	if p == index.CopySet {
