@@ -30,7 +30,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []ins
 	lost, emptied, shards := lostBlock(&past, block), emptiedCauses(s, &past), missingShards(s, e, block)
 
 	waiting, tokenless := e.waiting(s, block)
-	all = slices.Concat(lost, e.refused(s, block), shards, e.chunksInPart(k, block), e.endsOfHits(k, block), waiting)
+	all = slices.Concat(e.endsOfHits(k, block), lost, e.refused(s, block), shards, e.chunksInPart(k, block), waiting)
 	known := len(all) > 0
 	all = append(all, e.heldElsewhere(s, block*e.query.BlockSize)...)
 	all = slices.Concat(all, emptied, e.sourceCauses(s, st), tokenless)
@@ -168,7 +168,8 @@ func (e *explaining) groupEnds(h cacheHit) string {
 		return fmt.Sprintf("%s, but attention group %d (state-space layers) has no state behind block %d, nor between it and block %d.",
 			from, g.Number, h.Refused, h.Blocks)
 	}
-	return fmt.Sprintf("%s, but the window of attention group %d (%s, %d tokens) has gone before block %d, and before every block behind %d.",
+	return fmt.Sprintf("%s, but the window of attention group %d (%s, %d tokens) has gone before block %d, and before every block "+
+		"behind %d.",
 		from, g.Number, spelling.Count(g.Window, "block"), g.Window*e.query.BlockSize, h.Refused, h.Blocks)
 }
 

@@ -34,8 +34,8 @@ const (
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return []Reason{Removed, Refused, ShardsMissing, ChunkInPart, AttentionGroup, DrafterBlock, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter,
-		OtherSalt, Cleared, Expired,
+	return []Reason{Removed, Refused, ShardsMissing, ChunkInPart, AttentionGroup, DrafterBlock, ParentUnknown,
+		OtherTenant, OtherModel, OtherBlockSize, OtherAdapter, OtherSalt, Cleared, Expired,
 		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NoEvents, NeverAnnounced, NotRegistered,
 		NotDiscovered, UnsaltedHidden}
 }
