@@ -78,6 +78,7 @@ func (h *Holder) AppendFields(to []tape.Field) []tape.Field {
 	w.Text(fieldBackend, h.Backend)
 	w.Flag(fieldOwned, h.Owned)
 	w.Number(fieldChunk, int64(h.Chunk))
+	w.Flag(fieldListed, h.Listed)
 	w.Flag(fieldOlder, h.Older)
 	w.Flag(fieldUnverified, h.Unverified)
 	return w

@@ -24,7 +24,7 @@ func TestVersionsOfFields(t *testing.T) {
 			static mark.seq mark.print mark.missing mark.publisher_id parts look_ahead adapter
 			registered.by registered.name registered.at gives_way
 			source medium group backend_id older unverified`,
-		3: `aliases approximate capacity_blocks drafter events reports zero_hash full_reports chunk attention_group`,
+		3: `aliases approximate capacity_blocks drafter events reports zero_hash full_reports chunk listed attention_group`,
 	}
 	got := map[uint32]map[string]bool{}
 	add := func(name string) {
@@ -51,7 +51,7 @@ func TestVersionsOfFields(t *testing.T) {
 	full.Mark = &stream.Mark{Seq: 1, Print: 2, Missing: "x", ID: events.PublisherID{1}}
 	full.By = registration.Registrar{Kind: "x", Name: "x", At: time.Unix(1, 0)}
 	holder := Holder{Source: 1, Older: true, Unverified: true,
-		Owner: normalize.Owner{Rank: 1, Medium: "x", Group: 1, Backend: "x", Owned: true, Chunk: 1}}
+		Owner: normalize.Owner{Rank: 1, Medium: "x", Group: 1, Backend: "x", Owned: true, Chunk: 1, Listed: true}}
 	for _, f := range holder.AppendFields(full.Fields()) {
 		add(f.Name)
 	}

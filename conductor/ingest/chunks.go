@@ -25,6 +25,9 @@ import (
 //
 // The blocks before that one follow from its chain. How many they are, the block size of the event
 // says, else the places of the hashes that came without a size (chunkGuess).
+//
+// An engine that describes what it offloads names all blocks of a chunk, when it stores it and when it removes it
+// (normalize.Owner.Listed).
 
 // maxChunkSizes is how many sizes of chunks a source may have on a medium of a deployment: each has an owner for
 // each rank and group. LMCache has one, and shorter ones of all sizes where prompts end: 256 tokens in blocks
@@ -145,6 +148,10 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 				continue
 			}
 			blocks = s.blocksOf(ns, blocks[:0], h, 0, fold)
+			if had[i] = s.withdrawListed(ns, key, blocks, fold); had[i] {
+				found++
+				continue
+			}
 			parts, may := len(blocks), sizes
 			if key.Chunk = parts; parts > 1 && ns.owners[key] != nil {
 				exactly[0] = parts
@@ -178,6 +185,23 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 		return found < len(e.Hashes)
 	})
 	return found
+}
+
+// withdrawListed removes a block of the engine from one of the chunks that list it, and reports whether one has it. parts are the
+// registered blocks of which it is.
+func (s *holdings) withdrawListed(ns *namespace, key normalize.Owner, parts []uint64, fold uint64) bool {
+	key.Listed = true
+	for _, key.Chunk = range ns.chunks[key.Medium] {
+		if holder := ns.owners[key]; holder != nil {
+			for _, o := range holder.owners {
+				// Chunks that begin alike have each a copy of the blocks in common.
+				if s.withdrawChunk(ns, o, s.names(parts, fold), nil, index.CopyCount) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // Chunks of one size may begin alike, where prompts part inside a chunk. So the blocks of an owner with chunks have as many
@@ -241,6 +265,7 @@ func (s *holdings) keepSingle(ns *namespace, o index.Owner, c *normalize.Change,
 type chunkGuess struct {
 	size int // greatest common divisor of the distances, in blocks; 0 before the first
 	seen int // distances
+	said int // blocks of a chunk by an event that lists them, 0 without one
 }
 
 // enoughDistances is how many distances decide. Where each hash stands for one block, one of the first
@@ -266,19 +291,28 @@ func (a *applier) guessesChunk(c *normalize.Change) bool {
 	return g == nil || g.size != 1
 }
 
-// guessChunk returns how many blocks the hashes of an event without a size stand for, 1 as long as that is
-// not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
-// it in the event, or at a multiple of the size from the beginning.
-func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
-	g := a.chunks[c.Medium.Name]
+// guessOn returns the guess of a medium.
+func (a *applier) guessOn(medium string) *chunkGuess {
+	g := a.chunks[medium]
 	if g == nil {
 		if a.chunks == nil {
 			a.chunks = make(map[string]*chunkGuess)
 		}
 		g = new(chunkGuess)
-		a.chunks[c.Medium.Name] = g
+		a.chunks[medium] = g
 	}
-	if g.size == 1 {
+	return g
+}
+
+// guessChunk returns how many blocks the hashes of an event without a size stand for, 1 as long as that is
+// not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
+// it in the event, or at a multiple of the size from the beginning.
+func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
+	g := a.guessOn(c.Medium.Name)
+	switch {
+	case g.said > 0:
+		return g.said
+	case g.size == 1:
 		return 1
 	}
 	was := *g
@@ -327,7 +361,7 @@ func (a *applier) reportChunks(format string, args ...any) {
 // forgetChunks drops the chunks of a size on a medium: the size was a wrong guess.
 func (a *applier) forgetChunks(ns *namespace, medium string, size int) {
 	for key, h := range ns.owners {
-		if key.Medium == medium && key.Chunk == size {
+		if key.Medium == medium && key.Chunk == size && !key.Listed {
 			ns.clear(h)
 		}
 	}

@@ -406,7 +406,7 @@ func (l *Loading) spread() (err error) {
 		id := l.scratch.names.Of(e.Identity)
 		st.Lora, st.Salt = id.Lora, id.Salt
 		st.Source, st.Rank, st.Medium, st.Group = l.img.Sources[h.Source].Registration, h.Rank, tiers.ParseMedium(h.Medium), h.Group
-		st.Backend, st.Owned, st.Chunk, st.Stretch, st.Local = h.Backend, h.Owned, h.Chunk, e, nil
+		st.Backend, st.Owned, st.Chunk, st.Listed, st.Stretch, st.Local = h.Backend, h.Owned, h.Chunk, h.Listed, e, nil
 		fold(e, l.scratch.names.FoldOf(st.Source.Variant(), catalog.NamingOf(&st.Source), id.Variant)) // out again
 		if e.ClientHashes[0] != 0 && l.into.TranslatesClientHashes(id.Variant) {
 			st.Local = make([]uint64, len(e.ClientHashes))

@@ -195,7 +195,8 @@ func (r *Recovery) Stored(e *Stored) error {
 	}
 	ns := s.holdings.namespaceIn(at)
 	e.Medium = s.holdings.mediumOf(e.Medium.Name, true)
-	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned, Chunk: e.Chunk}
+	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned, Chunk: e.Chunk,
+		Listed: e.Listed}
 	if ns == nil || s.holdings.noRoomFor(ns, key) {
 		r.Refused += len(e.Engine)
 		return nil

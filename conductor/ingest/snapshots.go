@@ -123,6 +123,7 @@ type Stored struct {
 	Backend string
 	Owned   bool // the copies are those of the engine's cache runner
 	Chunk   int  // of normalize.Owner
+	Listed  bool // of normalize.Owner
 	*Stretch
 	// Local hashes of the blocks, as many as ClientHashes; nil if both are the same.
 	Local []uint64
@@ -229,8 +230,8 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 			return true // it came and left while the snapshot began
 		}
 		st.Lora, st.Salt = id.Lora, id.Salt
-		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned, st.Chunk = *h.source, h.key.Rank, h.medium, h.key.Group,
-			h.key.Backend, h.key.Owned, h.key.Chunk
+		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned, st.Chunk, st.Listed = *h.source, h.key.Rank, h.medium, h.key.Group,
+			h.key.Backend, h.key.Owned, h.key.Chunk, h.key.Listed
 		fold(e, d.Deployment.Names.FoldOf(h.source.Variant(), catalog.NamingOf(h.source), id.Variant)) // out again
 		st.Stretch, st.Local = e, nil
 		if e.ClientHashes[0] != 0 && d.Deployment.TranslatesClientHashes(id.Variant) {

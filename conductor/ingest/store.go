@@ -101,6 +101,10 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 	if c.Local == nil && at.Fold != id.Constant {
 		number = 0 // the hashes say it, if anything does
 	}
+	if c.Owner.Listed {
+		g := a.guessOn(c.Medium.Name)
+		g.said = max(g.said, c.Owner.Chunk) // what it cannot describe, it keeps in chunks of that size, too
+	}
 	owner, policy := a.holdings.holder(ns, c.Owner, c.Medium).owners[0], a.holdings.copies(c.Owner)
 	engine, single := a.holdings.names(hashes, at.Fold), policy == index.CopySet && c.Owner.Chunk > 1
 	if single {

@@ -60,6 +60,8 @@ type Owner struct {
 	Owned   bool   // of the engine's cache runner, next to the engine's own copies
 	// Chunk is how many registered blocks the publisher uses whole or not at all; 0 is one.
 	Chunk int
+	// Listed says that the publisher names every block of a chunk, in stores and in removals. Else it names the last one.
+	Listed bool
 }
 
 // Change is one event as the application applies it.
@@ -377,6 +379,9 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 		if c.Chunk = n.chunkOf(e, medium.Tier, size); needOf(n.groups.kindOf(e, rank)) == tiers.NeedState {
 			c.Chunk = 1 // the state behind it is all that counts
 		}
+	}
+	if isDescribedChunk(e, medium.Tier) && !n.opts.Pool {
+		c.Owner.Chunk, c.Owner.Listed = len(c.Cut.Hashes), true
 	}
 	c.EverCut = n.parts > 0
 	l := n.borrowLists()

@@ -60,6 +60,14 @@ func (n *Normalizer) chunkOf(e *events.Event, tier tiers.Tier, size int) int {
 	return e.BlockSize / size
 }
 
+// isDescribedChunk reports whether a stored event is about a chunk whose blocks it lists. So vLLM's OffloadingConnector announces
+// chunks of full attention with self_describing_kv_events: an event for each, with the engine's own blocks in it. Nothing else
+// announces several blocks in an event with a kind below the device.
+func isDescribedChunk(e *events.Event, tier tiers.Tier) bool {
+	return tier != tiers.Device && e.GroupKind != "" && !e.Envelope && e.Joined == 0 && len(e.Hashes) > 1 &&
+		len(e.Tokens) == len(e.Hashes)*e.BlockSize+e.Ahead
+}
+
 // splitBlocks returns a stored event with every block cut into n parts.
 func splitBlocks(e *events.Event, n int) *events.Event {
 	cut := *e
