@@ -51,6 +51,9 @@ type Service struct {
 	// What it means if the engine stores a block that is on its device already: a reuse (`full`) or a
 	// further copy (`incremental`); absent if the registration does not say.
 	Reports string
+	// The engine's drafter has the last block of each hit computed again (`drops_last_block`); absent if
+	// it does not.
+	Drafter string
 	// Whether copies of the KV Cache Runner are left out (`drop`); absent if they count next to the
 	// engine's own.
 	Owned string
@@ -93,6 +96,9 @@ type Service struct {
 	LastSeq *uint64
 	// Memberships; a block on two tiers counts twice.
 	Blocks int
+	// Attention groups that the engine has announced, by rank and number; absent if each rank has one, and
+	// that has full attention.
+	Groups []ServiceGroup
 	// Blocks that wait for a parent which is not known yet.
 	Orphans int
 	// Only of a pool: objects that are bound to a block; other objects of the block may be missing.
@@ -142,6 +148,22 @@ type EngineSnapshots struct {
 	Failed map[string]uint64
 	// Why the last request failed; empty after a snapshot.
 	Reason string
+}
+
+// ServiceGroup is an attention group of a rank.
+type ServiceGroup struct {
+	// Data-parallel rank.
+	DPRank int
+	// Number of the group in the engine's events.
+	Group int
+	// Kind of the layers, such as full_attention, sliding_window or mamba.
+	Kind string
+	// Tokens of the sliding window; 0 without one.
+	Window int
+	// Tokens in a block of the group; 0 if no event has said it.
+	BlockSize int
+	// Memberships of the group, in blocks of the registered size.
+	Blocks int
 }
 
 // ServiceFinding is what the doctor of the server found about a source.

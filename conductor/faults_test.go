@@ -401,7 +401,11 @@ func (e *engine) encode(kind, medium, parent string, paths []string) any {
 	}
 	switch {
 	case e.n%2 == 0 && kind == "BlockStored":
-		return []any{kind, hashes, above, tokens, faultBlock, nil, medium, nil, nil, 0, "full_attention", nil}
+		of := any("full_attention")
+		if medium != "GPU" {
+			of = nil // an event of several blocks with a kind would be one chunk there
+		}
+		return []any{kind, hashes, above, tokens, faultBlock, nil, medium, nil, nil, 0, of, nil}
 	case e.n%2 == 0 && kind == "BlockRemoved":
 		return []any{kind, hashes, medium, 0}
 	case e.n%2 == 0:

@@ -24,6 +24,7 @@ var published = []struct {
 }{
 	{reflect.TypeFor[status.Service](), "Service is one source of GET /services."},
 	{reflect.TypeFor[status.EngineSnapshots](), "EngineSnapshots are the requests for snapshots of an engine."},
+	{reflect.TypeFor[status.ServiceGroup](), "ServiceGroup is an attention group of a rank."},
 	{reflect.TypeFor[status.ServiceFinding](), "ServiceFinding is what the doctor of the server found about a source."},
 	{reflect.TypeFor[status.ServiceExpectations](), "ServiceExpectations is how good the expectations of an instance were, in tokens."},
 }
@@ -31,6 +32,7 @@ var published = []struct {
 // publishedShapes are the types of fields that Go does not tell.
 var publishedShapes = map[string]string{
 	"Service.DPRank":         refTo("Rank"),
+	"ServiceGroup.DPRank":    refTo("Rank"),
 	"ServiceFinding.Code":    refTo("FindingCode"),
 	"EngineSnapshots.Failed": "type: object, nullable: true, additionalProperties: {type: integer, minimum: 0}",
 }

@@ -74,6 +74,8 @@ const (
 	// FindingChunks: blocks below the device come by the last hash of a chunk, and which blocks the chunk
 	// has is a guess, or not known.
 	FindingChunks = "offload_chunks"
+	// FindingLayers: events do not say what some of the engine's attention groups need of the cache.
+	FindingLayers = "unknown_layers"
 	// FindingLostNames: blocks came by the names of blocks that index.ghost_bytes had no room for.
 	FindingLostNames = "lost_names"
 	// FindingContest: sources announce one hash with different tokens.

@@ -49,6 +49,7 @@ var severityOf = map[string]Severity{
 	FindingCopies:         Warning,
 	FindingAssumed:        Warning,
 	FindingChunks:         Warning,
+	FindingLayers:         Warning,
 	FindingLostNames:      Warning,
 	FindingNoRemovals:     Warning,
 	FindingUnasked:        Warning,

@@ -136,7 +136,8 @@ func ReadHolder(fields []tape.Field) (h Holder, err error) {
 		Source: int(r.Number(fieldOwner, 32)), Older: r.Flag(fieldOlder), Unverified: r.Flag(fieldUnverified),
 		Owner: normalize.Owner{
 			Rank: int32(r.Number("dp_rank", 32)), Medium: r.Text(fieldMedium), Group: int(r.Number(fieldGroupIndex, 32)),
-			Backend: r.Text(fieldBackend), Owned: r.Flag(fieldOwned), Chunk: min(max(int(r.Number(fieldChunk, 32)), 0), normalize.MaxParts), Listed: r.Flag(fieldListed),
+			Backend: r.Text(fieldBackend), Owned: r.Flag(fieldOwned), Chunk: min(max(int(r.Number(fieldChunk, 32)), 0), normalize.MaxParts),
+			Listed: r.Flag(fieldListed),
 		},
 	}
 	return h, r.Err

@@ -2,10 +2,13 @@ package ingest
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"slices"
 
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/index"
 	"example.com/conductor/tiers"
 )
@@ -23,24 +26,38 @@ type cacheKey struct {
 	medium string
 }
 
-// learnGroup takes what a rank has announced of a group. turn is held.
-func (s *holdings) learnGroup(spec *normalize.Spec) {
+// learnGroup takes what a rank has announced of a group, and returns what is not known of it, "" if nothing. turn is held.
+func (s *holdings) learnGroup(spec *normalize.Spec) (missing string) {
 	if !normalize.IndexedGroup(spec.Kind) {
-		return
+		if normalize.ForEncoders(spec.Kind) {
+			return ""
+		}
+		return fmt.Sprintf("its kind %q is not known", spec.Kind)
 	}
-	list := s.specs[spec.Rank]
+	list := slices.Clone(s.specs[spec.Rank])
 	at, known := slices.BinarySearchFunc(list, spec.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
 	if known {
 		list[at] = *spec
 	} else {
-		if s.specs == nil {
-			s.specs = make(map[int32][]normalize.Spec)
-		}
-		s.specs[spec.Rank] = slices.Insert(list, at, *spec)
+		list = slices.Insert(list, at, *spec)
 	}
+	s.mu.Lock()
+	if s.specs == nil {
+		s.specs = make(map[int32][]normalize.Spec)
+	}
+	s.specs[spec.Rank] = list
+	s.mu.Unlock()
 	for _, ns := range s.namespaces {
 		s.renewCaches(ns, spec.Rank)
 	}
+	size := s.reg.BlockSize
+	switch g := spec.NeedIn(size); {
+	case g.Need != tiers.NeedUnknown:
+		return ""
+	case spec.Block%size != 0:
+		return fmt.Sprintf("its blocks of %d tokens are no multiple of the registered %d", spec.Block, size)
+	}
+	return fmt.Sprintf("events do not say how long the chunks of its %s are", spec.Kind)
 }
 
 // renewCaches gives the owners of a rank in a namespace the groups that are known now.
@@ -162,4 +179,38 @@ func decidesStay(specs []normalize.Spec, key normalize.Owner) bool {
 		}
 	}
 	return decides
+}
+
+// groupRows returns the groups of all ranks with the blocks that they hold, nil if each rank has group 0 alone and that has full
+// attention.
+func groupRows(specs map[int32][]normalize.Spec, blocks map[groupOf]int) (rows []status.Group) {
+	plain := true
+	for _, rank := range slices.Sorted(maps.Keys(specs)) {
+		for _, g := range specs[rank] {
+			plain = plain && g.Group == 0 && normalize.MainGroup(g.Kind)
+			rows = append(rows, status.Group{Rank: int(rank), Number: g.Group, Kind: g.Kind, Window: g.Window, BlockSize: g.Block,
+				Blocks: blocks[groupOf{rank, g.Group}]})
+		}
+	}
+	if plain {
+		return nil
+	}
+	return rows
+}
+
+// groupOf names a group of a rank.
+type groupOf struct {
+	rank  int32
+	group int
+}
+
+// isAside reports whether dumps for Dynamo's indexer, which knows one group, leave out the blocks of a group of a rank: those of groups
+// without full attention, and of further ones with it.
+func isAside(specs []normalize.Spec, group int) bool {
+	for i := range specs {
+		if normalize.MainGroup(specs[i].Kind) {
+			return specs[i].Group != group && group != normalize.NoGroup
+		}
+	}
+	return slices.ContainsFunc(specs, func(g normalize.Spec) bool { return g.Group == group })
 }

@@ -175,7 +175,7 @@ func observeLives(s *Source, now time.Time) {
 // observeHolding tells the doctor what the source holds, and how much of that no query finds. turn is held.
 func observeHolding(s *Source, held heldBlocks, now time.Time) {
 	h := doctor.Holding{Lacking: incompleteBlocks(s)}
-	media, waiting := s.holdings.countMedia(held)
+	media, _, waiting := s.holdings.countMedia(held)
 	for _, m := range media {
 		h.Blocks += m.Blocks
 	}

@@ -59,6 +59,12 @@ func (a *applier) fillBlocks(c *normalize.Change) {
 		a.countSkipped(events.UnknownHash, len(c.Event.Hashes)-a.holdings.withdraw(c.Event, c.Owner))
 		return
 	}
+	if c.Owner.Listed { // a snapshot lists blocks, and says nothing of chunks
+		c.Owner.Listed, c.Owner.Chunk = false, 0
+		if c.Parts > 1 {
+			c.Owner.Chunk = c.Parts
+		}
+	}
 	a.storeBlocks(c)
 }
 

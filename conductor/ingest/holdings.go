@@ -31,7 +31,7 @@ type holdings struct {
 	past    past                            // what the source lost lately, see past.go
 	byKey   map[scope.Deployment]*namespace // namespaces by their deployment
 	holders int                             // of all namespaces
-	specs   map[int32][]normalize.Spec      // attention groups by rank, ordered by number; see caches.go
+	specs   map[int32][]normalize.Spec      // attention groups by rank, ordered by number, see caches.go; as namespaces
 	folded  []uint64                        // buffer of names
 
 	filling bool          // a snapshot of the engine is being applied, see fill.go
@@ -44,9 +44,20 @@ type holdings struct {
 
 // withdraw takes blocks from every deployment that has them, and returns how many of them one had.
 func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
+	if key.Group == normalize.NoGroup {
+		found = s.withdrawFrom(e, key)
+		if key.Group = 0; found == len(e.Hashes) {
+			return found
+		}
+	}
+	return min(found+s.withdrawFrom(e, key), len(e.Hashes))
+}
+
+// withdrawFrom is withdraw for one group.
+func (s *holdings) withdrawFrom(e *events.Event, key normalize.Owner) (found int) {
 	if e.Joined > 0 && !s.namesOnce(e) {
 		for one := range e.Split() {
-			found += s.withdraw(one, key) // a block leaves under the first of its names that one has
+			found += s.withdrawFrom(one, key) // a block leaves under the first of its names that one has
 		}
 		return found
 	}
@@ -226,7 +237,7 @@ func (s *holdings) dropUnverified() {
 
 // hasUnverified reports whether an older generation holds blocks that a peer knew, without a
 // mark. turn is held.
-func (s *holdings) hasUnverified() bool {
+func hasUnverified(s *holdings) bool {
 	for _, ns := range s.namespaces {
 		for _, h := range ns.owners {
 			if h.unverified {
@@ -254,7 +265,7 @@ func (s *holdings) snapshotHolders(all map[*catalog.Deployment]*snapDeployment, 
 		for key, h := range ns.owners {
 			for i, o := range h.owners {
 				of.holders[o] = snapHolder{key: key, source: s.reg, at: at, medium: s.media[key.Medium], older: i > 0,
-					unverified: i > 0 && h.unverified}
+					unverified: i > 0 && h.unverified, aside: isAside(s.specs[key.Rank], key.Group)}
 			}
 		}
 	}
@@ -361,10 +372,9 @@ func (s *holdings) noRoomFor(ns *namespace, key normalize.Owner) bool {
 func (s *holdings) leaveAll() {
 	s.mu.Lock()
 	all := s.namespaces
-	s.namespaces, s.tallies, s.holders = nil, nil, 0
+	s.namespaces, s.tallies, s.holders, s.specs = nil, nil, 0, nil
 	s.mu.Unlock()
 	s.media = make(map[string]tiers.Medium) // another source may have inherited the old one
-	s.specs = nil
 	for _, ns := range all {
 		delete(s.byKey, ns.Deployment.Key)
 		s.catalog.Leave(ns.Namespace)

@@ -29,11 +29,12 @@ func (h heldBlocks) in(d *catalog.Deployment) index.Holdings {
 	return all
 }
 
-// countMedia returns the memberships of the source by medium, and how many of its blocks wait for their
+// countMedia returns the memberships of the source by medium and by attention group, and how many of its blocks wait for their
 // parent.
-func (s *holdings) countMedia(held heldBlocks) (media []status.MediumBlocks, orphans int) {
+func (s *holdings) countMedia(held heldBlocks) (media []status.MediumBlocks, groups []status.Group, orphans int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ofGroups := make(map[groupOf]int)
 	for _, ns := range s.namespaces {
 		in := held.in(ns.Deployment)
 		orphans += in.WaitingOf(ns.Source)
@@ -44,13 +45,14 @@ func (s *holdings) countMedia(held heldBlocks) (media []status.MediumBlocks, orp
 			}
 			for _, o := range h.owners {
 				media[at].Blocks += in.Of(o)
+				ofGroups[groupOf{key.Rank, key.Group}] += in.Of(o)
 			}
 		}
 	}
 	slices.SortFunc(media, func(a, b status.MediumBlocks) int {
 		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Name, b.Name))
 	})
-	return media, orphans
+	return media, groupRows(s.specs, ofGroups), orphans
 }
 
 // Rows returns the rows of sources. It locks each of their indexes once.
@@ -77,7 +79,7 @@ func (s *Source) service(st stream.Status, held heldBlocks) status.Source {
 		Findings: s.Findings(&st), Age: -1,
 	}
 	v.SnapshotState, v.Dropped = cmp.Or(st.SnapshotState, stream.SnapshotWaits), s.Drops(st)
-	v.Media, v.Orphans = s.holdings.countMedia(held)
+	v.Media, v.Groups, v.Orphans = s.holdings.countMedia(held)
 	for _, m := range v.Media {
 		v.Blocks += m.Blocks
 	}

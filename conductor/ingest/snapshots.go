@@ -107,6 +107,7 @@ type snapHolder struct {
 	medium tiers.Medium
 	// older and unverified are those of holder, of its previous generation.
 	older, unverified bool
+	aside             bool // dumps for Dynamo's indexer leave its blocks out
 }
 
 // Stored is a run of blocks of one holder, each behind the one before.
@@ -193,7 +194,8 @@ func (h Snapshots) yieldToQueries() {
 }
 
 // Walk calls f for the blocks on a tier, one partition after the other, parents before
-// children, until f returns false. f must not keep its argument.
+// children, until f returns false. f must not keep its argument. Of the attention groups of a rank it
+// passes one with full attention.
 func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 	for _, d := range s.deployments {
 		if !d.walk(tier, f) {
@@ -224,7 +226,8 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 	st := Stored{Shard: scope.Shard{Tenant: dk.Tenant, Model: dk.Model}, BlockSize: dk.BlockSize}
 	more = true
 	var local []uint64
-	d.snap.Walk(func(o index.Owner) bool { h, ok := d.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
+	of := func(o index.Owner) bool { h, ok := d.holders[o]; return ok && h.medium.Tier == tier && !h.aside }
+	d.snap.Walk(of, func(e *index.Stretch) bool {
 		h, id := d.holders[e.Owner], d.identities[e.Identity]
 		if id == nil {
 			return true // it came and left while the snapshot began

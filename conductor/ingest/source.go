@@ -511,7 +511,7 @@ func (s *Source) verifiedMark() *stream.Mark {
 	if s.doubted && mark.Missing == "" {
 		mark.Missing = reasonEventGap // the step that shows it may still be in hand
 	}
-	if mark.Missing == "" && s.holdings.hasUnverified() {
+	if mark.Missing == "" && hasUnverified(&s.holdings) {
 		mark.Missing = stream.ReasonUnknown
 	}
 	return &mark

@@ -33,6 +33,11 @@ func MainGroup(kind string) bool {
 // encoders, which a prompt has none of, and kinds of later engines.
 func IndexedGroup(kind string) bool { return MainGroup(kind) || needOf(kind) != tiers.NeedAll }
 
+// ForEncoders reports whether groups of a kind are those of encoders, which have no part in what an engine takes of a prompt.
+func ForEncoders(kind string) bool {
+	return kind == "encoder_only_attention" || kind == "cross_attention"
+}
+
 // needOf returns what groups of a kind need of their blocks; tiers.NeedAll also for kinds that are not indexed.
 func needOf(kind string) tiers.Need {
 	switch kind {
@@ -72,6 +77,9 @@ func (s *Spec) NeedIn(size int) tiers.Group {
 	}
 	return g
 }
+
+// NoGroup is the Owner.Group of blocks of no group: see ownerGroup.
+const NoGroup = -1
 
 // groupKey names one KV-cache group of one publisher rank.
 type groupKey struct {
@@ -208,6 +216,25 @@ func (g *groups) kindOf(e *events.Event, rank int32) string {
 		return st.spec.Kind
 	}
 	return ""
+}
+
+// ownerGroup returns the group whose owner has the blocks of an event: its own, 0 if it names none, and NoGroup if it names none
+// while its rank has announced several groups or none with full attention. No engine does that, but Dynamo's tests do.
+func (g *groups) ownerGroup(e *events.Event, rank int32) int {
+	if e.Group >= 0 || e.GroupKind != "" || !g.hasSeveral(rank) {
+		return max(e.Group, 0)
+	}
+	return NoGroup
+}
+
+// hasSeveral reports whether a rank has announced a group other than group 0 with full attention.
+func (g *groups) hasSeveral(rank int32) bool {
+	for key, st := range g.states {
+		if key.rank == rank && st.spec.Kind != "" && (key.group > 0 || !MainGroup(st.spec.Kind)) {
+			return true
+		}
+	}
+	return false
 }
 
 // fullFirst puts the events of groups with full attention before those of others, in each stretch without a clear. An engine

@@ -70,7 +70,7 @@ type Change struct {
 	Event *events.Event // as published
 	// Spec is that of a Learned change.
 	Spec *Spec
-	// Owner of the blocks. A Purged change has the Rank and the Group.
+	// Owner of the blocks. A Purged or Learned change has the Rank and the Group.
 	// A Cleared change has the Rank and the Medium, "" for all media, and is Owned if only the runner's copies go.
 	Owner  Owner
 	Medium tiers.Medium // of a Stored or Removed change
@@ -313,7 +313,7 @@ func (n *Normalizer) admitEvent(e *events.Event, rank int32) {
 	r := n.groups.judgeEvent(e, rank)
 	group := Owner{Rank: rank, Group: max(e.Group, 0)}
 	if r.learned != nil {
-		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Learned, Event: e, Spec: r.learned})
+		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Learned, Event: e, Spec: r.learned, Owner: group})
 	}
 	if r.purge {
 		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Purged, Event: e, Owner: group})
@@ -350,7 +350,7 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 	}
 	*c = Change{
 		Kind: Stored, Event: e, Medium: medium,
-		Owner: Owner{Rank: rank, Medium: medium.Name, Group: max(e.Group, 0), Owned: e.Owned},
+		Owner: Owner{Rank: rank, Medium: medium.Name, Group: n.groups.ownerGroup(e, rank), Owned: e.Owned},
 	}
 	if e.Backend != nil {
 		c.Owner.Backend = *e.Backend

@@ -85,10 +85,10 @@ func TestBatchNormalizes(t *testing.T) {
 	object := events.Event{Kind: events.Stored, Envelope: true, ObjectKey: "k"}
 	f(Options{Pool: true}, "object 0.0 ", object)
 
-	// An event waits for the kind of its group; a window leaves the index.
+	// An event waits for the kind of its group. The layers of an encoder leave the index. Full attention comes before other groups.
 	second, full, window := stored(1, 16), stored(1, 16), stored(1, 16)
 	second.Group, full.Group, full.GroupKind = 1, 1, "full_attention"
-	window.Group, window.GroupKind = 0, "sliding_window"
+	window.Group, window.GroupKind = 0, "cross_attention"
 	f(Options{}, "learned 0.1 ; stored 0.1 GPU m/16 1 blocks 1 local; stored 0.1 GPU m/16 1 blocks 1 local; learned 0.0 ; purged 0.0 ; "+
 		"-other_group 1", second, full, window)
 }

@@ -64,7 +64,7 @@ func (n *Normalizer) chunkOf(e *events.Event, tier tiers.Tier, size int) int {
 // chunks of full attention with self_describing_kv_events: an event for each, with the engine's own blocks in it. Nothing else
 // announces several blocks in an event with a kind below the device.
 func isDescribedChunk(e *events.Event, tier tiers.Tier) bool {
-	return tier != tiers.Device && e.GroupKind != "" && !e.Envelope && e.Joined == 0 && len(e.Hashes) > 1 &&
+	return tier != tiers.Device && e.GroupKind != "" && !e.Owned && !e.Envelope && e.Joined == 0 && len(e.Hashes) > 1 &&
 		len(e.Tokens) == len(e.Hashes)*e.BlockSize+e.Ahead
 }
 

@@ -25,9 +25,10 @@ type Source struct {
 	LastSeq    *uint64 // as in Status, nil before the first applied batch
 	Blocks     int     // block memberships: a block on two tiers counts twice
 	Media      []MediumBlocks
-	Orphans    int // of them, those that wait for their parent to be known
-	Incomplete int // blocks of a pool that lack objects
-	Objects    int // a pool's that are bound to a block; other objects of the block may be missing
+	Groups     []Group // by rank and number; nil if each rank has one and that has full attention
+	Orphans    int     // of them, those that wait for their parent to be known
+	Incomplete int     // blocks of a pool that lack objects
+	Objects    int     // a pool's that are bound to a block; other objects of the block may be missing
 	// HistoryFrom is where the blocks come from, one of ingest.FromEngine to ingest.FromReports.
 	HistoryFrom string
 
@@ -44,6 +45,15 @@ type Source struct {
 	// Expected is how good the expectations of the instance were, of all its ranks together; nil without a report,
 	// and of pools.
 	Expected *Expectations
+}
+
+// Group is an attention group of a rank, as its engine has announced it.
+type Group struct {
+	Rank, Number int
+	Kind         string
+	Window       int // tokens, 0 without a sliding window
+	BlockSize    int // tokens, 0 if it was not announced
+	Blocks       int // memberships, in registered blocks
 }
 
 // MediumBlocks are the block memberships of one medium.

@@ -58,6 +58,8 @@ type Service struct {
 	// What it means if the engine stores a block that is on its device already: a reuse (`full`) or a further copy
 	// (`incremental`); absent if the registration does not say.
 	Reports string `json:",omitempty"`
+	// The engine's drafter has the last block of each hit computed again (`drops_last_block`); absent if it does not.
+	Drafter string `json:",omitempty"`
 	// Whether copies of the KV Cache Runner are left out (`drop`); absent if they count next to the engine's own.
 	Owned string `json:",omitempty"`
 	// What an AllBlocksCleared of the engine clears, if only its device (`device`); absent if it clears all tiers.
@@ -99,6 +101,9 @@ type Service struct {
 	LastSeq *uint64
 	// Memberships; a block on two tiers counts twice.
 	Blocks int
+	// Attention groups that the engine has announced, by rank and number; absent if each rank has one, and that has full
+	// attention.
+	Groups []ServiceGroup `of:"-" json:",omitempty"`
 	// Blocks that wait for a parent which is not known yet.
 	Orphans int
 	// Only of a pool: objects that are bound to a block; other objects of the block may be missing.
@@ -148,6 +153,22 @@ type EngineSnapshots struct {
 	Failed map[string]uint64 `of:"SnapshotFailures"`
 	// Why the last request failed; empty after a snapshot.
 	Reason string `of:"SnapshotReason"`
+}
+
+// ServiceGroup is an attention group of a rank.
+type ServiceGroup struct {
+	// Data-parallel rank.
+	DPRank int `of:"Rank"`
+	// Number of the group in the engine's events.
+	Group int `of:"Number"`
+	// Kind of the layers, such as full_attention, sliding_window or mamba.
+	Kind string
+	// Tokens of the sliding window; 0 without one.
+	Window int
+	// Tokens in a block of the group; 0 if no event has said it.
+	BlockSize int
+	// Memberships of the group, in blocks of the registered size.
+	Blocks int
 }
 
 // ServiceFinding is one finding of the doctor about a source.
@@ -208,6 +229,7 @@ type HashProfile struct {
 
 var (
 	copyService      = copier[Service, Source]()
+	copyGroup        = copier[ServiceGroup, Group]()
 	copySnapshots    = copier[EngineSnapshots, Source]()
 	copyExpectations = copier[ServiceExpectations, Expectations]()
 	copyProfile      = copier[HashProfile, registration.HashProfile]()
@@ -269,6 +291,10 @@ func (s *Source) Service() (row Service) {
 	if s.AsksSnapshots {
 		row.EngineSnapshots = new(EngineSnapshots)
 		copySnapshots(row.EngineSnapshots, s)
+	}
+	for i := range s.Groups {
+		row.Groups = append(row.Groups, ServiceGroup{})
+		copyGroup(&row.Groups[i], &s.Groups[i])
 	}
 	row.Dropped = Sum(s.Dropped)
 	row.Findings = make([]ServiceFinding, len(s.Findings))

@@ -52,15 +52,43 @@ func newEncoder(o Options) *encoder {
 
 // batch returns [seconds, [events], rank].
 func (e *encoder) batch(now time.Time, events []engine.Event) ([]byte, error) {
-	list := make([]any, len(events))
+	list := make([]any, 0, len(events))
 	for i := range events {
 		ev, size := &events[i], e.o.BlockSize
 		if len(ev.Tokens) == 0 {
 			size = 0
 		}
-		list[i] = e.o.Wire.event(ev, size)
+		for _, one := range offloadedApart(e.o.Wire, ev, size) {
+			list = append(list, e.o.Wire.event(&one, size))
+		}
 	}
 	return e.encode([]any{float64(now.UnixNano()) / 1e9, list, e.o.Rank})
+}
+
+// offloadedApart returns an event as vLLM's connector announces it if it describes blocks below the device: an event for each chunk,
+// which is one block here.
+func offloadedApart(w Wire, ev *engine.Event, size int) []engine.Event {
+	switch w.(type) {
+	case VLLMMap, VLLMArray:
+		if ev.Kind == engine.Stored && ev.Tier != truth.Device && size > 0 {
+			break
+		}
+		return []engine.Event{*ev}
+	default:
+		return []engine.Event{*ev}
+	}
+	all := make([]engine.Event, len(ev.Hashes))
+	for i := range all {
+		all[i] = *ev
+		all[i].Hashes, all[i].Tokens = ev.Hashes[i:i+1], ev.Tokens[i*size:(i+1)*size]
+		if ahead := len(ev.Ahead) / len(ev.Hashes); ahead > 0 {
+			all[i].Ahead = ev.Ahead[i*ahead : (i+1)*ahead]
+		}
+		if i > 0 {
+			all[i].Parent, all[i].HasParent = ev.Hashes[i-1], true
+		}
+	}
+	return all
 }
 
 func (e *encoder) encode(v any) ([]byte, error) {

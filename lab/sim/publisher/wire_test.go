@@ -112,6 +112,11 @@ func TestWiresAgainstReader(t *testing.T) {
 			Parent: small(5), HasParent: true, Tokens: []uint32{1, 300, 70_000, 4},
 		}
 	}
+	below := func(tier truth.Tier) engine.Event { // one block, as all described ones below the device
+		ev := store(tier)
+		ev.Hashes, ev.Tokens = ev.Hashes[:1], ev.Tokens[:2]
+		return ev
+	}
 	remove := func(tier truth.Tier) engine.Event {
 		return engine.Event{Kind: engine.Removed, Tier: tier, Hashes: []digest.Digest{small(1 << 63), small(7)}}
 	}
@@ -121,8 +126,8 @@ func TestWiresAgainstReader(t *testing.T) {
 	signed := []any{int64(-1 << 63), int64(7)}
 	tokens := []any{int64(1), uint64(300), uint64(70_000), int64(4)}
 
-	f("map on disk", VLLMMap{}, store(truth.Disk), object{
-		"type": "BlockStored", "block_hashes": unsigned, "parent_block_hash": int64(5), "token_ids": tokens,
+	f("map on disk", VLLMMap{}, below(truth.Disk), object{
+		"type": "BlockStored", "block_hashes": unsigned[:1], "parent_block_hash": int64(5), "token_ids": tokens[:2],
 		"block_size": int64(2), "lora_id": nil, "medium": "STORAGE", "lora_name": nil, "group_idx": int64(0),
 		"kv_cache_spec_kind": "full_attention", "locality": "LOCAL",
 	})
@@ -133,8 +138,8 @@ func TestWiresAgainstReader(t *testing.T) {
 		"block_size": int64(2), "lora_id": nil, "medium": "GPU", "lora_name": nil, "extra_keys": []any{nil, nil}, "group_idx": int64(0),
 		"kv_cache_spec_kind": "full_attention", "session_id": "session",
 	})
-	f("map in host memory", VLLMMap{}, store(truth.Host), object{
-		"type": "BlockStored", "block_hashes": unsigned, "parent_block_hash": int64(5), "token_ids": tokens,
+	f("map in host memory", VLLMMap{}, below(truth.Host), object{
+		"type": "BlockStored", "block_hashes": unsigned[:1], "parent_block_hash": int64(5), "token_ids": tokens[:2],
 		"block_size": int64(2), "lora_id": nil, "medium": "CPU", "lora_name": nil, "group_idx": int64(0),
 		"kv_cache_spec_kind": "full_attention",
 	})
@@ -151,8 +156,8 @@ func TestWiresAgainstReader(t *testing.T) {
 	for _, n := range []int{7, 8, 9, 10, 12} {
 		f("array", VLLMArray{Length: n}, store(truth.Device), array[:n])
 	}
-	f("array of 12 on disk", VLLMArray{Length: 12}, store(truth.Disk),
-		[]any{"BlockStored", unsigned, int64(5), tokens, int64(2), nil, "FS", nil, nil, int64(0), "full_attention", nil})
+	f("array of 12 on disk", VLLMArray{Length: 12}, below(truth.Disk),
+		[]any{"BlockStored", unsigned[:1], int64(5), tokens[:2], int64(2), nil, "FS", nil, nil, int64(0), "full_attention", nil})
 	f("array placeholder", VLLMArray{Length: 12}, placeholder,
 		[]any{"BlockStored", []any{int64(9)}, nil, []any{}, int64(0), nil, "FS", nil, nil, int64(0), nil, nil})
 	f("array removed, old", VLLMArray{Length: 8}, remove(truth.Device), []any{"BlockRemoved", unsigned, "GPU"})
@@ -224,4 +229,18 @@ func TestNoLookAhead(t *testing.T) {
 	}
 	f("arrays", VLLMArray{Length: 12}, 3)
 	f("pairs", SGLang{}, 3, 4)
+}
+
+// vLLM's connector describes each chunk in an event of its own.
+func TestOffloadedBlocksComeApart(t *testing.T) {
+	ev := engine.Event{Kind: engine.Stored, Tier: truth.Host, Hashes: []digest.Digest{small(1), small(2)},
+		Parent: small(5), HasParent: true, Tokens: []uint32{1, 2, 3, 4}}
+	all := offloadedApart(VLLMMap{}, &ev, 2)
+	if len(all) != 2 || all[0].Parent != small(5) || all[1].Parent != small(1) || !reflect.DeepEqual(all[1].Tokens, []uint32{3, 4}) {
+		t.Errorf("two blocks come as %+v", all)
+	}
+	ev.Tier = truth.Device
+	if all := offloadedApart(VLLMMap{}, &ev, 2); len(all) != 1 {
+		t.Errorf("two blocks on the device come as %+v", all)
+	}
 }
