@@ -231,6 +231,36 @@ func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (
 	return dst, root
 }
 
+// ChainTo returns the local hashes of n blocks of a chain, of which the last is the one that an engine hash means to a source, and a
+// name of the block before them; begins says that there is none, as they begin a prompt. It reports false if the hash means no block of
+// a chain, if the chain has fewer blocks, or if the block before has no name that means it to the source. All events wait meanwhile.
+func (q Inspector) ChainTo(src Source, engine uint64, n int) (locals []uint64, parent uint64, begins, ok bool) {
+	q.x.lock()
+	defer q.x.unlock()
+	s := q.x.holders.sources[src]
+	if s == nil {
+		return nil, 0, false, false
+	}
+	p, root := q.x.resolver.meaningOf(s, normal(engine)), false
+	for range n {
+		if p.isNone() || q.x.tree.lines.pieceAt(p.piece).loose() {
+			return nil, 0, false, false
+		}
+		locals = append(locals, q.x.tree.lines.pieceAt(p.piece).localHashes()[p.at])
+		p, root = q.x.resolver.parentOf(s, p)
+	}
+	slices.Reverse(locals)
+	if p.isNone() {
+		return locals, 0, root, root
+	}
+	q.x.tree.lines.eachNameOf(p, func(engine uint64, _ uint32) {
+		if !ok && (s.private.len() == 0 || s.private.find(engine) == nil) && !q.x.resolver.isContested(s, engine) {
+			parent, ok = plain(engine), true
+		}
+	})
+	return locals, parent, false, ok
+}
+
 // GhostsWanted returns the bytes of Options.Ghosts with which no name that events asked for
 // so far would have been lost, 0 if none was. It is an estimate.
 func (q Inspector) GhostsWanted() int64 {

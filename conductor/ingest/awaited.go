@@ -6,6 +6,7 @@ import (
 
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // A block may be known by its hash alone before any engine has announced its tokens, as when a pool is faster than the engine.
@@ -45,6 +46,9 @@ func (s *holdings) gatherChunk(w *awaited) {
 	for key, h := range ns.owners {
 		if key.Chunk != 0 || !slices.Contains(h.owners, w.Owner) || !ns.mayHaveChunks(key.Medium, size) {
 			continue
+		}
+		if key.Medium == tiers.NameDevice && announcesSize(s.specs[key.Rank], key.Group) {
+			return // the block is the last one of another group's: this group has blocks of its own size
 		}
 		if key.Chunk = size; s.noRoomFor(ns, key) {
 			return

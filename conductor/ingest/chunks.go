@@ -55,6 +55,9 @@ func (ns *namespace) noteChunks(key normalize.Owner) {
 
 // putHashes stores blocks that come by their hashes alone. A hash may stand for a chunk.
 func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
+	if c.Runs && !namesAll(a.holdings.specs[c.Owner.Rank], c.Event.BlockSize) {
+		return a.putRuns(ns, c, at)
+	}
 	size := c.Chunk
 	if size == 0 {
 		size = a.guessChunk(ns, c, at.Fold)

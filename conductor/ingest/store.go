@@ -219,7 +219,7 @@ func (a *applier) announce(ns *namespace, lora string) {
 // are their local hashes whatever the identity.
 func (a *applier) clientHashesOf(ns *namespace, c *normalize.Change) func(index.Identity) []uint64 {
 	a.clientHashes = nil
-	if c.Local == nil || !a.shared.catalog.KeepsClientHashes() || ns.Names.Table.Len() == 0 &&
+	if c.Local == nil || len(c.Cut.Tokens) == 0 || !a.shared.catalog.KeepsClientHashes() || ns.Names.Table.Len() == 0 &&
 		!ns.Deployment.TranslatesClientHashes(scope.Variant{}) {
 		return nil
 	}

@@ -84,6 +84,9 @@ type Change struct {
 	// Chunk is how many registered blocks each hash of an event without tokens stands for, 0 if the event
 	// does not say.
 	Chunk int
+	// Runs says that hashes of Cut which no other group has announced are those of the blocks just before the next hash: the group
+	// keeps blocks by runs, each up to a boundary that all groups have.
+	Runs bool
 	// Local are the local hashes of the blocks of Cut, nil where the tokens do not pair with
 	// the blocks: then only the engine hashes count.
 	Local []uint64
@@ -363,6 +366,7 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 	size := c.Context.Deployment.BlockSize
 	if keepsSome(e) {
 		e = withoutTokens(e)
+		c.Runs = needOf(n.groups.kindOf(e, rank)) == tiers.NeedWindow
 	}
 	if c.Parts, c.Refused = partsOf(e, size); c.Refused == "" && len(e.Tokens) > 0 {
 		c.Refused = n.checkLookAhead(e)

@@ -68,17 +68,23 @@ func isDescribedChunk(e *events.Event, tier tiers.Tier) bool {
 		len(e.Tokens) == len(e.Hashes)*e.BlockSize+e.Ahead
 }
 
+// PartNames returns the names of the parts of blocks of n parts each.
+func PartNames(hashes []uint64, n int) []uint64 {
+	names := make([]uint64, 0, n*len(hashes))
+	for _, h := range hashes {
+		for i := n - 1; i > 0; i-- {
+			names = append(names, PartName(h, i))
+		}
+		names = append(names, h)
+	}
+	return names
+}
+
 // splitBlocks returns a stored event with every block cut into n parts.
 func splitBlocks(e *events.Event, n int) *events.Event {
 	cut := *e
 	cut.BlockSize /= n
-	cut.Hashes = make([]uint64, 0, n*len(e.Hashes))
-	for _, h := range e.Hashes {
-		for i := n - 1; i > 0; i-- {
-			cut.Hashes = append(cut.Hashes, PartName(h, i))
-		}
-		cut.Hashes = append(cut.Hashes, h)
-	}
+	cut.Hashes = PartNames(e.Hashes, n)
 	if e.Items != nil { // which part has an item is not known: all do
 		cut.Items = make([][]uint64, 0, n*len(e.Items))
 		for _, items := range e.Items {

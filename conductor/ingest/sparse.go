@@ -1,0 +1,84 @@
+package ingest
+
+import (
+	"slices"
+
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/index"
+)
+
+// A group with a sliding window keeps some blocks of a prompt, and its events have the tokens of all of them:
+//
+//	full attention   |------ D ------|------ H ------|------ L ------|     registered: 16 tokens, blocks of 64
+//	sliding window   |   |   | C | D |   |   |   |   |   |   | K | L |     hashes C D K L, tokens of 12 blocks
+//
+// The hashes name each the same block as in other groups. So D and L stand where full attention says. Nobody else names C and K, but
+// what a window keeps are runs that end on a boundary of all groups: C is just before D, K just before L.
+
+// namesAll reports whether a group with full attention names every block of a size in tokens, because its own are no larger.
+func namesAll(specs []normalize.Spec, size int) bool {
+	for i := range specs {
+		if normalize.MainGroup(specs[i].Kind) && specs[i].Block > 0 && specs[i].Block <= size {
+			return true
+		}
+	}
+	return false
+}
+
+// announcesSize reports whether a group of a rank has said how large its blocks are.
+func announcesSize(specs []normalize.Spec, group int) bool {
+	return slices.ContainsFunc(specs, func(g normalize.Spec) bool { return g.Group == group && g.Block > 0 })
+}
+
+// putRuns stores the blocks of runs whose last one another group has announced, and those of others by their hashes alone.
+func (a *applier) putRuns(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
+	rest, all := *c, c.Cut.Hashes
+	rest.Runs = false
+	put := func(hashes []uint64) {
+		if len(hashes) == 0 {
+			return
+		}
+		event := *c.Cut
+		event.Hashes, rest.Cut = hashes, &event
+		res := a.putHashes(ns, &rest, at)
+		addResult(&sum, &res)
+	}
+	from := 0
+	for i, h := range all {
+		if !ns.Deployment.Index.ResolveHash(ns.Source, h^at.Fold).Named {
+			continue
+		}
+		if run := all[from : i+1]; len(run) > 1 {
+			if res, placed := a.putRun(ns, c, run, at); placed {
+				addResult(&sum, &res)
+				from = i + 1
+				continue
+			}
+		}
+		put(all[from : i+1])
+		from = i + 1
+	}
+	put(all[from:])
+	return sum
+}
+
+// putRun stores a run of blocks that follow each other, of which the last is known. It reports false if the blocks before are not.
+func (a *applier) putRun(ns *namespace, c *normalize.Change, run []uint64, at names.Placing) (res index.StoreResult, placed bool) {
+	size := max(c.Chunk, 1)
+	last := run[len(run)-1]
+	locals, parent, begins, placed := ns.Deployment.Index.Inspect().ChainTo(ns.Source, last^at.Fold, len(run)*size)
+	if !placed {
+		return res, false
+	}
+	part, event := *c, *c.Cut
+	event.Hashes = normalize.PartNames(run, size)
+	event.Parent, event.HasParent, event.Ahead = parent^at.Fold, !begins, c.Event.Ahead
+	part.Cut, part.Local, part.Parts, part.Owner.Chunk = &event, locals, size, 0
+	if size > 1 {
+		part.Owner.Chunk = size
+		a.shared.catalog.LearnParts(c.Context.Deployment, size)
+		a.normal.RaiseParts(size)
+	}
+	return a.put(ns, &part, at), true
+}
