@@ -131,6 +131,9 @@ func (a *applier) storeAndObserve(c *normalize.Change, seen *doctor.Observation)
 	}
 	seen.Cut, seen.Parts, seen.EverCut = c.Cut, c.Parts, c.EverCut
 	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
+	if c.Local == nil && c.Chunk > 1 { // the balance is of the engine's own blocks
+		seen.Added, seen.Copies = res.Added/c.Chunk, res.Copies/c.Chunk
+	}
 	if ns := a.holdings.byKey[c.Context.Deployment]; ns != nil {
 		seen.Seeds, seen.Profiles = ns.Deployment.Seeds(), ns.Deployment.Profiles()
 	}

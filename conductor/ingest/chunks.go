@@ -10,6 +10,7 @@ import (
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/events"
 	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // Publishers keep blocks in chunks that they use whole or not at all. On the device a chunk is a block of the
@@ -76,9 +77,14 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 	}
 	var all []uint64
 	chunk, from := 0, 0 // of all[from:]
+	exact := ns.blockOf(a.holdings.specs[c.Owner.Rank], c.Owner) > 0 && c.Chunk > 0
 	for _, h := range c.Cut.Hashes {
 		before := len(all)
-		all = a.holdings.blocksOf(ns, all, h, size, at.Fold)
+		if exact {
+			all = a.holdings.blocksBehind(ns, all, h, size, at.Fold)
+		} else {
+			all = a.holdings.blocksOf(ns, all, h, size, at.Fold)
+		}
 		own := len(all) - before
 		if own < size {
 			a.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
@@ -126,6 +132,15 @@ func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fol
 	}
 	slices.Reverse(dst[from:])
 	if len(dst)-from+1 < size {
+		return s.blocksBehind(ns, dst[:from], h, size, fold)
+	}
+	return append(dst, h)
+}
+
+// blocksBehind appends the hashes of the blocks of a chunk of a size, of which h names the last, or h alone if not all are known.
+func (s *holdings) blocksBehind(ns *namespace, dst []uint64, h uint64, size int, fold uint64) []uint64 {
+	from := len(dst)
+	if size > 1 {
 		all, _ := ns.Deployment.Index.Inspect().NamesBefore(dst[:from:from], ns.Source, h^fold, size-1)
 		if len(all)-from == size-1 {
 			for i := range all[from:] {
@@ -137,6 +152,42 @@ func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fol
 	return append(dst, h)
 }
 
+// blockOf returns how many registered blocks a block of a holder's attention group is, 0 if that is not known. Of a rank with several
+// groups on its device one hash names a block of each, and those may differ in size.
+func (ns *namespace) blockOf(specs []normalize.Spec, key normalize.Owner) int {
+	if len(specs) < 2 || key.Medium != tiers.NameDevice {
+		return 0
+	}
+	for i := range specs {
+		if specs[i].Group == key.Group {
+			return specs[i].Block / ns.Deployment.Key.BlockSize
+		}
+	}
+	return 0
+}
+
+// withdrawOf removes a block of a group whose blocks are of a size from the holder of a key, or what the holder has of it singly. It
+// reports whether there was one.
+func (s *holdings) withdrawOf(ns *namespace, key normalize.Owner, h uint64, size int, remaining []int, fold uint64) (had bool) {
+	for _, key.Chunk = range []int{size, 0} {
+		blocks := []uint64{h}
+		if key.Chunk == 1 {
+			continue
+		} else if key.Chunk > 1 {
+			blocks = s.blocksBehind(ns, nil, h, size, fold)
+		}
+		if holder := ns.owners[key]; holder != nil && len(blocks) == max(key.Chunk, 1) {
+			for _, o := range holder.owners {
+				had = s.withdrawChunk(ns, o, s.names(blocks, fold), remaining, s.copies(key)) || had
+			}
+		}
+		if had {
+			return true
+		}
+	}
+	return false
+}
+
 // withdrawChunks is withdraw for a deployment where a hash may stand for several blocks. Chunks of different
 // sizes may have blocks in common, where a prompt ends inside a chunk. So a hash that was announced in parts is
 // that of a chunk of as many, if there are such chunks; any other is held alone, or ends a chunk of the smallest size
@@ -144,10 +195,20 @@ func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fol
 func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.Owner) (found int) {
 	var blocks []uint64
 	var remaining []int
+	exact := ns.blockOf(s.specs[key.Rank], key)
 	had, sizes, exactly := make([]bool, len(e.Hashes)), append([]int{0}, ns.chunks[key.Medium]...), []int{0, 0}
 	ns.Names.Removed(e, func(fold uint64) bool {
 		for i, h := range e.Hashes {
 			if had[i] {
+				continue
+			}
+			if e.Remaining != nil {
+				remaining = e.Remaining[i : i+1]
+			}
+			if exact > 0 {
+				if had[i] = s.withdrawOf(ns, key, h, exact, remaining, fold); had[i] {
+					found++
+				}
 				continue
 			}
 			blocks = s.blocksOf(ns, blocks[:0], h, 0, fold)
@@ -172,9 +233,6 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 				of := blocks
 				if size == 0 && !holder.inParts {
 					of = blocks[len(blocks)-1:] // another group may have the block in parts, under the same hash
-				}
-				if e.Remaining != nil {
-					remaining = e.Remaining[i : i+1]
 				}
 				for _, o := range holder.owners {
 					had[i] = s.withdrawChunk(ns, o, s.names(of, fold), remaining, s.copies(key)) || had[i]
