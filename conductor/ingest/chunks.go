@@ -86,7 +86,7 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 			all = a.holdings.blocksOf(ns, all, h, size, at.Fold)
 		}
 		own := len(all) - before
-		if own < size {
+		if own < size && !exact { // full attention has evicted the others where exact
 			a.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
 				"counts as that one block until it is announced again behind them", size, c.Medium.Name)
 		}
@@ -167,9 +167,10 @@ func (ns *namespace) blockOf(specs []normalize.Spec, key normalize.Owner) int {
 }
 
 // withdrawOf removes a block of a group whose blocks are of a size from the holder of a key, or what the holder has of it singly. It
-// reports whether there was one.
+// reports whether there was one. Single blocks come first: an engine also announces the end of a prompt inside a block, and that
+// hash may be the one of a part of a whole block, too.
 func (s *holdings) withdrawOf(ns *namespace, key normalize.Owner, h uint64, size int, remaining []int, fold uint64) (had bool) {
-	for _, key.Chunk = range []int{size, 0} {
+	for _, key.Chunk = range []int{0, size} {
 		blocks := []uint64{h}
 		if key.Chunk == 1 {
 			continue

@@ -227,6 +227,16 @@ func (g *groups) ownerGroup(e *events.Event, rank int32) int {
 	return NoGroup
 }
 
+// hasFull reports whether a rank has announced a group with full attention.
+func (g *groups) hasFull(rank int32) bool {
+	for key, st := range g.states {
+		if key.rank == rank && MainGroup(st.spec.Kind) {
+			return true
+		}
+	}
+	return false
+}
+
 // hasSeveral reports whether a rank has announced a group other than group 0 with full attention.
 func (g *groups) hasSeveral(rank int32) bool {
 	for key, st := range g.states {

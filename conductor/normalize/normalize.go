@@ -364,7 +364,8 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 	}
 	c.Context = n.opts.Registered.Named(e)
 	size := c.Context.Deployment.BlockSize
-	if keepsSome(e) {
+	state := needOf(n.groups.kindOf(e, rank)) == tiers.NeedState
+	if keepsSome(e) || state && e.BlockSize > size && n.groups.hasFull(rank) { // full attention tells which block a state is behind
 		e = withoutTokens(e)
 		c.Runs = needOf(n.groups.kindOf(e, rank)) == tiers.NeedWindow
 	}
@@ -380,7 +381,7 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 		c.Owner.Chunk = c.Parts
 	}
 	if len(e.Tokens) == 0 {
-		if c.Chunk = n.chunkOf(e, medium.Tier, size); needOf(n.groups.kindOf(e, rank)) == tiers.NeedState {
+		if c.Chunk = n.chunkOf(e, medium.Tier, size); state {
 			c.Chunk = 1 // the state behind it is all that counts
 		}
 	}
