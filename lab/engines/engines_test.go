@@ -79,11 +79,15 @@ func TestEngines(t *testing.T) {
 			continue // TestLMCache
 		}
 		chosen := slices.DeleteFunc(slices.Clone(scenarios), func(s scenario) bool { return !s.has(r) })
+		models := slices.DeleteFunc(hybrids(), func(s scenario) bool { return !s.has(r) })
 		left := answers
 		t.Run(r.engine+"-"+r.version, func(t *testing.T) {
-			for i, s := range chosen {
-				// One that compares nothing leaves its share to those behind it.
-				share := (left + len(chosen) - i - 1) / (len(chosen) - i)
+			for i, s := range slices.Concat(chosen, models) {
+				share := enough
+				if i < len(chosen) {
+					// One that compares nothing leaves its share to those behind it.
+					share = (left + len(chosen) - i - 1) / (len(chosen) - i)
+				}
 				t.Run(strings.ReplaceAll(s.name, " ", "-"), func(t *testing.T) {
 					f := &fleet{t: t, release: r, want: share, random: rand.New(rand.NewPCG(1, uint64(share)))}
 					defer func() {

@@ -47,8 +47,10 @@ type question struct {
 	Salt   *string  `json:"salt"`
 	// Embeds has the digest, in hex, of the embeddings in each block; empty for a prompt of text.
 	Embeds []string `json:"embeds,omitempty"`
-	// Held has a letter for each block: d on the device, h on the host only, - on neither.
-	Held string `json:"held"`
+	// Held has a letter for each block: d on the device, h on the host only, - on neither. Of several groups it is a text for logs.
+	Held string `json:"held,omitempty"`
+	// Taken is how many tokens an engine of several groups takes from its cache, nil for others.
+	Taken *int `json:"taken,omitempty"`
 }
 
 // command is a line for testdata/engine.py.
@@ -77,6 +79,14 @@ type engine struct {
 	last  int64  // sequence number, -1 before the first batch
 	kept  int    // removals that left another copy of the block
 	epoch uint64 // the server's epoch must be later than this
+}
+
+// block returns how many tokens a hash of the engine stands for.
+func (e *engine) block() int {
+	if n, ok := e.options["block"].(int); ok {
+		return n
+	}
+	return blockSize
 }
 
 // freePorts returns the first of n consecutive ports that are free now. They are below those the

@@ -68,9 +68,10 @@ var scenarios = []scenario{
 		f.serve("", options{"embeds": true, "hash_seed": "0", "host": "self-describing"})
 		f.findsNothing()
 	}},
+	{"adapters loaded again", vllmSince("0.33"), func(f *fleet) { f.reloads(options{"loras": []any{nil, "adapter-a", "adapter-b"}}) }},
 	{"sessions", func(r release) bool { return r.since("0.33") || r.sglangSince("0.5.23") }, func(f *fleet) { f.sessions(options{}) }},
 	{"sessions, sliding window", vllmSince("0.33"), func(f *fleet) {
-		f.sessions(options{"window": window, "blocks": 640, "salts": []any{nil, "tenant-a"}})
+		f.sessions(options{"groups": []group{full(16), sliding(16, window)}, "blocks": 640, "salts": []any{nil, "tenant-a"}})
 		f.announces(window)
 	}},
 	{"prefill and decode", vllmSince("0.20"), func(f *fleet) { f.pair(options{"hash_seed": "0"}) }},
@@ -123,6 +124,7 @@ type fleet struct {
 
 	random               *rand.Rand
 	want, answers, wrong int // answers to compare, compared, wrong
+	some, differ         int // truths above 0, and answers that are not the truth
 	note                 string
 }
 
@@ -173,7 +175,10 @@ func (f *fleet) register(e *engine) {
 	}
 	body := map[string]any{
 		"endpoint": fmt.Sprintf("tcp://127.0.0.1:%d", e.port), "type": kind, "modelname": model, "instance_id": e.instance,
-		"block_size": blockSize, "dp_rank": e.rank,
+		"block_size": e.block(), "dp_rank": e.rank,
+	}
+	if e.options["drafter"] == true {
+		body["drafter"] = "drops_last_block"
 	}
 	if e.replay != 0 {
 		body["replay_endpoint"] = fmt.Sprintf("tcp://127.0.0.1:%d", e.replay)
@@ -214,9 +219,17 @@ type answer struct {
 	} `json:"detail"`
 }
 
-// compare asks n questions about an instance and compares the answers with the truth of all its
-// ranks. With bound an answer may be shorter than the truth.
-func (f *fleet) compare(ranks []*engine, n int, bound bool) {
+// A slack is how answers may differ from the truth.
+type slack int
+
+const (
+	exact slack = iota
+	shorter
+	longer
+)
+
+// compare asks n questions about an instance and compares the answers with the truth of all its ranks.
+func (f *fleet) compare(ranks []*engine, n int, may slack) {
 	f.t.Helper()
 	truths := make([][]question, len(ranks))
 	asking := f.random.IntN(len(ranks))
@@ -228,7 +241,7 @@ func (f *fleet) compare(ranks []*engine, n int, bound bool) {
 	}
 	for i, q := range truths[asking] {
 		var all map[string]map[string]answer
-		path, body := "/query", map[string]any{"model": model, "block_size": blockSize, "lora_name": q.Lora, "cache_salt": q.Salt,
+		path, body := "/query", map[string]any{"model": model, "block_size": ranks[0].block(), "lora_name": q.Lora, "cache_salt": q.Salt,
 			"instance_id": ranks[0].instance}
 		if len(q.Embeds) > 0 {
 			path, body["seq_hashes"] = "/query_by_hash", q.keys(f.t)
@@ -238,33 +251,37 @@ func (f *fleet) compare(ranks []*engine, n int, bound bool) {
 		f.server.call(path+"?detail=1", body, &all)
 		row := all["default"][ranks[0].instance]
 		var wrong []string
-		check := func(field string, tokens, blocks int) {
-			switch want := blocks * blockSize; {
-			case tokens > want:
+		differs := false
+		check := func(field string, tokens, want int) {
+			differs = differs || tokens != want
+			switch {
+			case tokens > want && may != longer:
 				wrong = append(wrong, fmt.Sprintf("%s is %d, %d too many", field, tokens, tokens-want))
-			case tokens < want && !bound:
+			case tokens < want && may != shorter:
 				wrong = append(wrong, fmt.Sprintf("%s is %d, %d too few", field, tokens, want-tokens))
 			}
 		}
-		longest := 0
-		for longest < len(q.Held) && anyHolds(truths, i, longest) {
-			longest++
-		}
-		check("longest_matched", row.Longest, longest)
+		check("longest_matched", row.Longest, longest(truths, i))
 		for r, e := range ranks {
-			held, rank := truths[r][i].Held, fmt.Sprint(e.rank)
-			check("gpu of rank "+rank, row.Ranks[rank].GPU, len(held)-len(strings.TrimLeft(held, "d")))
+			rank := fmt.Sprint(e.rank)
+			check("gpu of rank "+rank, row.Ranks[rank].GPU, truths[r][i].device())
 			if mark := row.Detail[rank].Watermark; mark == nil || *mark != e.last {
 				f.t.Fatalf("%s: the answer's watermark is not %d", e.instance, e.last)
 			}
 		}
 		f.answers++
+		if differs {
+			f.differ++
+		}
+		if longest(truths, i) > 0 {
+			f.some++
+		}
 		if len(wrong) == 0 {
 			continue
 		}
 		if f.wrong++; f.wrong <= 5 {
-			f.t.Logf("%s: %d tokens, %d blocks of embeddings, adapter %s, salt %s, held %s",
-				strings.Join(wrong, "; "), len(q.Tokens), len(q.Embeds), text(q.Lora), text(q.Salt), q.Held)
+			f.t.Logf("%s: %s: %d tokens, %d blocks of embeddings, adapter %s, salt %s, held %s",
+				ranks[0].instance, strings.Join(wrong, "; "), len(q.Tokens), len(q.Embeds), text(q.Lora), text(q.Salt), q.Held)
 		}
 	}
 }
@@ -282,6 +299,28 @@ func (q *question) keys(t *testing.T) []uint64 {
 	}
 	s := hash.DefaultScheme()
 	return s.AppendChain(nil, s.AppendWindows(nil, q.Tokens, blockSize, 0, items))
+}
+
+// device returns how many tokens of a prompt the engine has on the device.
+func (q *question) device() int {
+	if q.Taken != nil {
+		return *q.Taken
+	}
+	return (len(q.Held) - len(strings.TrimLeft(q.Held, "d"))) * blockSize
+}
+
+// longest returns how many tokens of question i the ranks of an instance have. Several groups of a rank have what they have by themselves.
+func longest(truths [][]question, i int) (tokens int) {
+	if truths[0][i].Taken != nil {
+		for _, t := range truths {
+			tokens = max(tokens, *t[i].Taken)
+		}
+		return tokens
+	}
+	for tokens/blockSize < len(truths[0][i].Held) && anyHolds(truths, i, tokens/blockSize) {
+		tokens += blockSize
+	}
+	return tokens
 }
 
 // anyHolds reports whether a rank holds a block of question i.
@@ -302,7 +341,7 @@ func text(s *string) string {
 }
 
 // rounds lets engines of one instance each work and be compared until the scenario has its answers.
-func (f *fleet) rounds(states ...string) {
+func (f *fleet) rounds(may slack) {
 	f.t.Helper()
 	const most = 12
 	for left := most; f.answers < f.want; left-- {
@@ -312,8 +351,8 @@ func (f *fleet) rounds(states ...string) {
 		}
 		for _, e := range f.engines {
 			e.answer()
-			f.settle(e, states...)
-			f.compare([]*engine{e}, each, false)
+			f.settle(e, "synced")
+			f.compare([]*engine{e}, each, may)
 		}
 	}
 }
@@ -324,7 +363,7 @@ func (f *fleet) serve(config string, o options) {
 	for _, e := range f.engines {
 		f.register(e)
 	}
-	f.rounds("synced")
+	f.rounds(exact)
 }
 
 // sessions compares two engines whose requests have sessions and report new blocks only. A block that
@@ -387,7 +426,7 @@ func (f *fleet) pair(o options) {
 		if row := f.settle(decode, "synced"); row.Orphans > 0 {
 			orphans++
 		}
-		f.compare([]*engine{decode}, each, false)
+		f.compare([]*engine{decode}, each, exact)
 		if left == most/2 {
 			prefill.epoch = f.server.service(prefill).Epoch
 			prefill.dies(60)
@@ -395,13 +434,35 @@ func (f *fleet) pair(o options) {
 		}
 		prefill.do(command{Do: "work", N: 60})
 		f.settle(prefill, "synced")
-		f.compare([]*engine{prefill}, each, false)
-		f.compare([]*engine{decode}, each, false)
+		f.compare([]*engine{prefill}, each, exact)
+		f.compare([]*engine{decode}, each, exact)
 	}
 	f.note = fmt.Sprintf("blocks waited for a parent in %d of the rounds", orphans)
 	if orphans == 0 {
 		f.t.Error("no block ever waited for its parent")
 	}
+}
+
+// reloads loads the adapters of two engines again under their names, with other weights. An engine does not reuse what it computed
+// with the weights before, which stays in its cache until it is evicted.
+func (f *fleet) reloads(o options) {
+	f.t.Helper()
+	const loads = 5
+	want := f.want
+	for n := range loads {
+		f.want = want * (n + 1) / loads
+		if n == 0 {
+			f.serve("", o)
+			continue
+		}
+		for _, e := range f.engines {
+			e.do(command{Do: "reload"})
+			f.settle(e, "synced")
+			f.compare([]*engine{e}, want/loads/4, exact)
+		}
+		f.rounds(exact)
+	}
+	f.want = want
 }
 
 // finds lets every engine work until the doctor has a finding about it.
@@ -441,7 +502,7 @@ func joinedLate(f *fleet) {
 		e.do(command{Do: "work", N: 600})
 		f.register(e)
 	}
-	f.rounds("synced")
+	f.rounds(exact)
 }
 
 // discovered registers engines by a URL alone. The publishers are the release's; the HTTP server
@@ -473,7 +534,7 @@ func discovered(f *fleet) {
 			return string(all.Discovery), slices.ContainsFunc(all.Services, func(row service) bool { return row.InstanceID == e.instance })
 		})
 	}
-	f.rounds("synced")
+	f.rounds(exact)
 }
 
 // joinedBlind registers engines that have a history and no replay endpoint. The answers are partial
@@ -489,11 +550,11 @@ func joinedBlind(f *fleet) {
 		}
 		e.do(command{Do: "work", N: 200})
 		f.settle(e, "partial")
-		f.compare([]*engine{e}, f.want/6, true)
+		f.compare([]*engine{e}, f.want/6, shorter)
 		e.do(command{Do: "clear"})
 		f.settle(e, "synced")
 	}
-	f.rounds("synced")
+	f.rounds(exact)
 }
 
 // hear repeats a command until the server has received a batch: a PUB socket drops what it sends
@@ -526,7 +587,7 @@ func killed(f *fleet) {
 			e.again(100+2*n+i, f.random.IntN(2)*500)
 			e.do(command{Do: "work", N: 50 + f.random.IntN(300)})
 			f.settle(e, "synced")
-			f.compare([]*engine{e}, f.want/(2*kills)+1, false)
+			f.compare([]*engine{e}, f.want/(2*kills)+1, exact)
 		}
 	}
 }
@@ -548,7 +609,7 @@ func ranks(f *fleet) {
 			e.do(command{Do: "work", N: 150})
 			f.settle(e, "synced")
 		}
-		f.compare(f.engines, f.want/rounds+1, false)
+		f.compare(f.engines, f.want/rounds+1, exact)
 	}
 }
 
@@ -573,7 +634,7 @@ func ranksInTurn(f *fleet) {
 			e.again(200+n*round+i, f.random.IntN(2)*500)
 			e.do(command{Do: "work", N: 50 + f.random.IntN(100)})
 			f.settle(e, "synced")
-			f.compare(f.engines, f.want/(n*rounds)+1, false)
+			f.compare(f.engines, f.want/(n*rounds)+1, exact)
 		}
 	}
 }
@@ -595,7 +656,7 @@ func stopped(f *fleet) {
 		must.Succeed(f.t, e.cmd.Process.Signal(syscall.SIGCONT))
 		e.answer()
 		f.settle(e, "synced")
-		f.compare([]*engine{e}, f.want/2+1, false)
+		f.compare([]*engine{e}, f.want/2+1, exact)
 	}
 }
 
@@ -638,7 +699,7 @@ func flood(f *fleet) {
 		return
 	}
 	for _, e := range f.engines {
-		f.compare([]*engine{e}, f.want/n+1, false)
+		f.compare([]*engine{e}, f.want/n+1, exact)
 	}
 }
 

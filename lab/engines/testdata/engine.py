@@ -38,7 +38,7 @@ class Engine:
         self.workload = workloads.Workload(
             options["seed"], loras, salts, options.get("apart", False), options.get("embeds", False)
         )
-        if options.get("window"):
+        if options.get("groups"):
             import vllm_groups as module
         elif options["engine"] == "vllm":
             import vllm_cache as module
@@ -74,16 +74,32 @@ class Engine:
         for events in ready:
             self.publish(events)
 
+    def reload(self):
+        """reload loads adapters again, and serves until events have told of each."""
+        new = self.cache.reload()
+        while new:
+            events = self.cache.step()
+            new -= {event.lora_id for event in events if getattr(event, "token_ids", None)}
+            self.publish(events)
+
     def ask(self, count):
         """ask returns questions of a router, each with the truth about it."""
         questions = [self.workload.question() for _ in range(count)]
         if self.options.get("ask_base"):
             for prompt in questions:
                 prompt.lora = None
+        if self.options.get("groups"):
+            questions = [self.cache.asked(p) for p in questions]
         return [
-            {"tokens": p.tokens, "lora": p.lora, "salt": p.salt, "embeds": p.embeds and self.cache.embeds(p), "held": self.cache.truth(p)}
+            {"tokens": p.tokens, "lora": p.lora, "salt": p.salt, "embeds": p.embeds and self.cache.embeds(p), **self.judged(p)}
             for p in questions
         ]
+
+    def judged(self, prompt):
+        """judged returns the truth about a prompt: how much of it the engine takes, or which blocks it has."""
+        if self.options.get("groups"):
+            return {"taken": self.cache.taken(prompt), "held": self.cache.held(prompt)}
+        return {"held": self.cache.truth(prompt)}
 
     def receive(self, questions):
         """receive takes prompts whose KV another instance sends to this one."""
@@ -92,7 +108,7 @@ class Engine:
     def truth(self, questions):
         """truth answers questions of another rank."""
         prompts = [workloads.Prompt(q["tokens"], q["lora"], q["salt"]) for q in questions]
-        return [{**q, "held": self.cache.truth(p)} for q, p in zip(questions, prompts)]
+        return [{**q, **self.judged(p)} for q, p in zip(questions, prompts)]
 
 
 def main():
@@ -107,6 +123,8 @@ def main():
             engine.flood(command["n"])
         elif command["do"] == "clear":
             engine.publish(engine.cache.clear())
+        elif command["do"] == "reload":
+            engine.reload()
         elif command["do"] == "ask":
             answer["questions"] = engine.ask(command["n"])
         elif command["do"] == "receive":

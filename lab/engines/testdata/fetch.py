@@ -57,10 +57,11 @@ MODULES = {
 # Modules of one release and those after it.
 LATER = {
     "vllm": (
-        (0, 33),
+        (0, 24),
         (
             "vllm/v1/core/kv_cache_coordinator.py",
             "vllm/v1/core/kv_cache_manager.py",
+            "vllm/v1/core/sched/scheduler.py",
             "vllm/v1/core/single_type_kv_cache_manager.py",
             "vllm/v1/kv_cache_interface.py",
             "vllm/v1/kv_cache_spec_registry.py",

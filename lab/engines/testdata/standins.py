@@ -12,6 +12,7 @@ import importlib.machinery
 import logging
 import sys
 import types
+import typing
 
 ROOTS = {"vllm", "sglang", "torch", "triton", "pydantic"}
 
@@ -82,6 +83,7 @@ def vllm(integer_hashes):
     define("vllm.envs", VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=integer_hashes)
     define("vllm.utils", cdiv=lambda a, b: -(a // -b), sha256=None, GiB_bytes=1 << 30)
     define("vllm.v1.utils", tensor_data=bytes)
+    sys.modules.setdefault("typing_extensions", typing)  # 0.24 takes Self from there
 
 
 class Tensor:

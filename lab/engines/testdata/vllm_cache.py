@@ -20,7 +20,7 @@ class Lora:
     def __init__(self, number, name):
         self.id = self.lora_int_id = self.adapter_id = number
         self.name = self.lora_name = name
-        self.lora_path = f"adapters/{name}"
+        self.lora_path = f"adapters/{name}/{number}"
 
 
 class Request:
@@ -77,11 +77,12 @@ class Cache:
         self.random = workload.random
         self.version = tuple(int(n) for n in options["version"].split("."))
         self.lookahead = options.get("lookahead", 0)
+        self.block = options.get("block", BLOCK)  # tokens that a hash stands for
         self.loras = {name: Lora(i + 1, name) for i, name in enumerate(n for n in options.get("loras", ()) if n)}
         blocks = options.get("blocks", 320)
         named = {"num_gpu_blocks": blocks, "enable_caching": True, "enable_kv_cache_events": True}
         if self.version >= (0, 20):
-            named["hash_block_size"] = BLOCK
+            named["hash_block_size"] = self.block
         if self.lookahead:
             named["num_hash_lookahead_tokens"] = self.lookahead
         self.pool = block_pool.BlockPool(**named)
@@ -92,7 +93,7 @@ class Cache:
 
             kv_cache_utils.init_none_hash(sha256)
             more = (self.lookahead,) if self.lookahead else ()
-            self.hasher = kv_cache_utils.get_request_block_hasher(BLOCK, sha256, *more)
+            self.hasher = kv_cache_utils.get_request_block_hasher(self.block, sha256, *more)
         self.running = []
         self.received = collections.deque()  # prompts whose KV comes by transfer
         self.sessions = 0
@@ -305,6 +306,14 @@ class Cache:
                 extra_keys=None if mooncake else keys,
                 group_idx=0,
             )
+
+    def reload(self):
+        """reload loads each adapter again under its name, from another path. It returns the adapters' numbers."""
+        for request in [r for r in self.running if r.lora_request]:
+            self.finish(request)
+        highest = max(lora.id for lora in self.loras.values())
+        self.loras = {name: Lora(highest + 1 + i, name) for i, name in enumerate(self.loras)}
+        return {lora.id for lora in self.loras.values()}
 
     def clear(self):
         """clear resets the prefix cache, as an operator does between runs."""
