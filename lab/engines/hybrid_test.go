@@ -48,6 +48,7 @@ var layouts = []layout{
 	{"full, three windows", []group{full(16), sliding(16, window), sliding(16, window), sliding(16, window)}, 520, nil, exact},
 	{"three full, window", []group{full(16), full(16), full(16), sliding(16, window)}, 640, nil, exact},
 	{"window alone", []group{sliding(16, window)}, 160, nil, shorter},
+	{"window alone, all kept", []group{sliding(16, window)}, 160, options{"retention": nil}, exact},
 	{"states", []group{full(16), states(16)}, 200, options{"loras": []any{nil, "adapter-a"}}, exact},
 	{"three groups of states", []group{full(16), states(16), states(16), states(16)}, 260, nil, exact},
 	{"states of 64", []group{full(16), states(64)}, 200, nil, exact},
@@ -127,7 +128,8 @@ func (l layout) hybridRanks(f *fleet) {
 	l.concludes(f)
 }
 
-// concludes checks the findings, of which one is due about blocks that are larger than the registered ones.
+// concludes checks the findings, of which some are due: about blocks that are larger than the registered ones, and about chunked
+// attention, of which events do not tell all.
 func (l layout) concludes(f *fleet) {
 	f.note = fmt.Sprintf("%d of them above 0", f.some)
 	if l.may != exact {
@@ -139,7 +141,7 @@ func (l layout) concludes(f *fleet) {
 	for _, e := range f.engines {
 		row := f.server.service(e)
 		for _, finding := range row.Findings {
-			if finding.Code != "larger_blocks" {
+			if finding.Code != "larger_blocks" && (finding.Code != "unknown_layers" || l.may != longer) {
 				f.t.Errorf("%s: finding %s: %s", e.instance, finding.Code, finding.Message)
 			}
 		}
@@ -163,7 +165,7 @@ func hybrids() (all []scenario) {
 	}
 	return append(all,
 		scenario{"groups: ranks, full, window", vllmSince("0.24"), layouts[0].hybridRanks},
-		scenario{"groups: ranks, states of 64", vllmSince("0.24"), layouts[10].hybridRanks},
+		scenario{"groups: ranks, states of 64", vllmSince("0.24"), layouts[11].hybridRanks},
 		scenario{"groups: adapters loaded again", vllmSince("0.33"), func(f *fleet) {
 			o := layouts[0].options(0)
 			o["loras"] = []any{nil, "adapter-a", "adapter-b"}

@@ -56,9 +56,8 @@ MODULES = {
 
 # Modules of one release and those after it.
 LATER = {
-    "vllm": (
-        (0, 24),
-        (
+    "vllm": {
+        (0, 24): (
             "vllm/v1/core/kv_cache_coordinator.py",
             "vllm/v1/core/kv_cache_manager.py",
             "vllm/v1/core/sched/scheduler.py",
@@ -66,14 +65,23 @@ LATER = {
             "vllm/v1/kv_cache_interface.py",
             "vllm/v1/kv_cache_spec_registry.py",
         ),
-    ),
+        (0, 33): (
+            "vllm/distributed/kv_transfer/kv_connector/v1/offloading/events.py",
+            "vllm/v1/kv_offload/base.py",
+            "vllm/v1/kv_offload/cpu/common.py",
+            "vllm/v1/kv_offload/cpu/manager.py",
+            "vllm/v1/kv_offload/cpu/policies/base.py",
+            "vllm/v1/kv_offload/cpu/policies/factory.py",
+            "vllm/v1/kv_offload/cpu/policies/lru.py",
+        ),
+    },
 }
 
 
 def later(name, version):
     """later returns the modules that this version must have beside MODULES."""
-    since, modules = LATER.get(name, ((0,), ()))
-    return modules if tuple(int(n) for n in version.split(".")) >= since else ()
+    numbers = tuple(int(n) for n in version.split("."))
+    return tuple(m for since, modules in LATER.get(name, {}).items() if numbers >= since for m in modules)
 
 
 def pip_setting(name):

@@ -14,7 +14,7 @@ import sys
 import types
 import typing
 
-ROOTS = {"vllm", "sglang", "torch", "triton", "pydantic"}
+ROOTS = {"vllm", "sglang", "torch", "triton", "pydantic", "numpy"}
 
 
 class Meta(type):
@@ -49,6 +49,9 @@ class Module(types.ModuleType):
         setattr(self, name, made)
         return made
 
+    def __or__(self, _):
+        return self  # a class in an annotation, whose package is unpacked in part
+
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
@@ -77,13 +80,23 @@ def install(unpacked):
     sys.meta_path.append(Finder())
 
 
+def logger(name):
+    """logger adds what vLLM's loggers have."""
+    made = logging.getLogger(name)
+    made.warning_once, made.info_once = made.warning, made.info
+    return made
+
+
 def vllm(integer_hashes):
     """vllm defines values that vLLM's publisher and block pool read."""
-    define("vllm.logger", init_logger=logging.getLogger)
+    define("vllm.logger", init_logger=logger)
     define("vllm.envs", VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=integer_hashes)
     define("vllm.utils", cdiv=lambda a, b: -(a // -b), sha256=None, GiB_bytes=1 << 30)
     define("vllm.v1.utils", tensor_data=bytes)
-    sys.modules.setdefault("typing_extensions", typing)  # 0.24 takes Self from there
+    # Not a root: others look for it, and do without.
+    extensions = types.ModuleType("typing_extensions")
+    extensions.Self, extensions.override = typing.Any, lambda method: method
+    sys.modules.setdefault("typing_extensions", extensions)
 
 
 class Tensor:

@@ -100,6 +100,10 @@ class Cache:
         self.copies, self.kept = collections.Counter(), 0
         self.host = Host(blocks * 2) if options.get("host") else None
         self.digests = {}  # by what the device publishes of them
+        if options.get("chunk"):
+            import vllm_offload
+
+            self.host = vllm_offload.Host(self, options["chunk"], blocks * 2 // options["chunk"], options["host"] == "self-describing")
 
     def batch(self, events):
         return self.events.KVEventBatch(ts=time.time(), events=events)
@@ -130,7 +134,9 @@ class Cache:
         else:
             self.advance(self.random.choice(self.running))
         events = self.take()
-        if self.host:
+        if self.options.get("chunk"):
+            events += self.host.step()
+        elif self.host:
             events += self.offload(events)
         return events
 
@@ -319,7 +325,9 @@ class Cache:
         """clear resets the prefix cache, as an operator does between runs."""
         for request in list(self.running):
             self.finish(request)
-        if self.host:
+        if self.options.get("chunk"):
+            self.host.clear()
+        elif self.host:
             self.host = Host(self.host.capacity)
         assert self.pool.reset_prefix_cache()
         self.copies.clear()
@@ -327,10 +335,12 @@ class Cache:
 
     def truth(self, prompt):
         """truth returns a letter for each block that the prompt's hashes name: d device, h host only, - neither."""
-        return "".join(
-            "d" if self.resident(h) else "h" if self.host and self.published(h) in self.host.held else "-"
-            for h in self.request(prompt).block_hashes
-        )
+        hashes = self.request(prompt).block_hashes
+        if self.options.get("chunk"):
+            below = self.host.have(hashes)
+        else:
+            below = {h for h in hashes if self.host and self.published(h) in self.host.held}
+        return "".join("d" if self.resident(h) else "h" if h in below else "-" for h in hashes)
 
     def embeds(self, prompt):
         """embeds returns the digests that the engine hashes for the prompt's embeddings, one a block."""

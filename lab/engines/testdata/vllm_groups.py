@@ -65,7 +65,8 @@ class Cache(vllm_cache.Cache):
             state = max(g["block"] for g in self.groups if g["kind"] == "mamba")
             partial = getattr(self.manager.coordinator, "enable_partial_hash_hits", False)
             self.scheduler = types.SimpleNamespace(
-                block_size=unit, cache_config=types.SimpleNamespace(block_size=state), scheduler_config=types.SimpleNamespace(long_prefill_token_threshold=0),
+                block_size=unit, cache_config=types.SimpleNamespace(block_size=state),
+                scheduler_config=types.SimpleNamespace(long_prefill_token_threshold=0),
                 use_eagle=drafter, use_eagle_block_drop=drafter, hash_block_size=self.block, num_hash_lookahead_tokens=self.lookahead,
                 max_num_scheduled_tokens=8192, mamba_has_prefill_checkpoint_blocks=False, mamba_prefill_checkpoint_alignment=None,
                 mamba_partial_cache_hit=partial and self.block < unit, mamba_shared_prefix_checkpoint=False,
