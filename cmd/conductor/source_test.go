@@ -18,6 +18,14 @@ type sourceStory struct {
 		By, Name string
 		At       time.Time
 	}
+	Groups []struct {
+		Rank      int `json:"dp_rank"`
+		Group     int
+		Kind      string
+		Window    int
+		BlockSize int `json:"block_size"`
+		Blocks    int
+	} `json:"attention_groups"`
 	Events []struct {
 		Kind, From, To, Reason string
 		Gaps, Batches, Epoch   int
@@ -60,6 +68,12 @@ func TestSourceStory(t *testing.T) {
 		named.pub.Addr().String() {
 		t.Errorf("%+v", s)
 	}
+	named.publish(ruledStored(0, 2, "group_idx", 0, "kv_cache_spec_kind", "full_attention"),
+		ruledStored(0, 1, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 64))
+	eventually(t, "the attention groups are not there", func() (string, bool) {
+		got := fmt.Sprint(story("named|default|0").Groups)
+		return got, got == "[{0 0 full_attention 0 16 2} {0 1 sliding_window 64 16 1}]"
+	})
 	first := story("told|default|0")
 	if first.Registered.By != "client" || first.Registered.Name != "router" || time.Since(first.Registered.At) > time.Hour {
 		t.Errorf("%+v", first)

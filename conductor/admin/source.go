@@ -21,8 +21,19 @@ type sourceRow struct {
 	Registered       registeredRow `json:"registered"`
 	Reconnects       uint64        `json:"reconnects"`
 	Replayed         uint64        `json:"replayed"`
-	Events           []eventRow    `json:"events"`       // the oldest first
-	Older            uint64        `json:"older_events"` // that made room
+	Groups           []groupRow    `json:"attention_groups"` // empty if each rank has one, and that has full attention
+	Events           []eventRow    `json:"events"`           // the oldest first
+	Older            uint64        `json:"older_events"`     // that made room
+}
+
+// groupRow is an attention group that the engine has announced.
+type groupRow struct {
+	Rank      int    `json:"dp_rank"`
+	Group     int    `json:"group"`
+	Kind      string `json:"kind"`
+	Window    int    `json:"window"`     // tokens, 0 without one
+	BlockSize int    `json:"block_size"` // tokens, 0 if no event has said it
+	Blocks    int    `json:"blocks"`
 }
 
 type registeredRow struct {
@@ -59,7 +70,10 @@ func (a *api) source(g *gin.Context) (any, error) {
 	row := sourceRow{
 		Source: key, Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint,
 		Registered: registeredRow{s.By.Kind, s.By.Name, s.By.At.UTC()}, Reconnects: s.Reconnects, Replayed: s.Replayed,
-		Events: make([]eventRow, len(s.Events)), Older: s.Older,
+		Events: make([]eventRow, len(s.Events)), Older: s.Older, Groups: make([]groupRow, len(s.Groups)),
+	}
+	for i, g := range s.Groups {
+		row.Groups[i] = groupRow{g.Rank, g.Number, g.Kind, g.Window, g.BlockSize, g.Blocks}
 	}
 	for i, e := range s.Events {
 		r := &row.Events[i]

@@ -81,9 +81,9 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 	for _, h := range c.Cut.Hashes {
 		before := len(all)
 		if exact {
-			all = a.holdings.blocksBehind(ns, all, h, size, at.Fold)
+			all = ns.blocksBehind(all, h, size, at.Fold)
 		} else {
-			all = a.holdings.blocksOf(ns, all, h, size, at.Fold)
+			all = ns.blocksOf(all, h, size, at.Fold)
 		}
 		own := len(all) - before
 		if own < size && !exact { // full attention has evicted the others where exact
@@ -121,7 +121,7 @@ func (a *applier) leaveAlone(ns *namespace, c *normalize.Change, fold uint64) {
 
 // blocksOf appends the hashes of the blocks that a hash stands for, the hash itself last: the parts of a block
 // that engines have announced in parts, else the blocks of a chunk of a size, as far as all of them are known.
-func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fold uint64) []uint64 {
+func (ns *namespace) blocksOf(dst []uint64, h uint64, size int, fold uint64) []uint64 {
 	from := len(dst)
 	for n := 1; n < ns.parts(); n++ {
 		part := normalize.PartName(h, n)
@@ -132,13 +132,13 @@ func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fol
 	}
 	slices.Reverse(dst[from:])
 	if len(dst)-from+1 < size {
-		return s.blocksBehind(ns, dst[:from], h, size, fold)
+		return ns.blocksBehind(dst[:from], h, size, fold)
 	}
 	return append(dst, h)
 }
 
 // blocksBehind appends the hashes of the blocks of a chunk of a size, of which h names the last, or h alone if not all are known.
-func (s *holdings) blocksBehind(ns *namespace, dst []uint64, h uint64, size int, fold uint64) []uint64 {
+func (ns *namespace) blocksBehind(dst []uint64, h uint64, size int, fold uint64) []uint64 {
 	from := len(dst)
 	if size > 1 {
 		all, _ := ns.Deployment.Index.Inspect().NamesBefore(dst[:from:from], ns.Source, h^fold, size-1)
@@ -175,7 +175,7 @@ func (s *holdings) withdrawOf(ns *namespace, key normalize.Owner, h uint64, size
 		if key.Chunk == 1 {
 			continue
 		} else if key.Chunk > 1 {
-			blocks = s.blocksBehind(ns, nil, h, size, fold)
+			blocks = ns.blocksBehind(nil, h, size, fold)
 		}
 		if holder := ns.owners[key]; holder != nil && len(blocks) == max(key.Chunk, 1) {
 			for _, o := range holder.owners {
@@ -212,7 +212,7 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 				}
 				continue
 			}
-			blocks = s.blocksOf(ns, blocks[:0], h, 0, fold)
+			blocks = ns.blocksOf(blocks[:0], h, 0, fold)
 			if had[i] = s.withdrawListed(ns, key, blocks, fold); had[i] {
 				found++
 				continue
@@ -229,7 +229,7 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 					continue
 				}
 				if size > parts {
-					blocks = s.blocksOf(ns, blocks[:0], h, size, fold)
+					blocks = ns.blocksOf(blocks[:0], h, size, fold)
 				}
 				of := blocks
 				if size == 0 && !holder.inParts {

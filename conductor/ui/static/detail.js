@@ -91,6 +91,7 @@ export function follow() {
   loss.keyed = keyed;
   const rest = told(fact);
   if (r.findings.length) rest.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", { "data-level": levels[f.severity] }, h("span", { class: "dot" }), finding(f.code), " ", f.text))));
+  if (story?.answer?.attention_groups.length) rest.push(h("h3", null, "Attention groups"), groups(story.answer.attention_groups));
   if (story?.answer) rest.push(h("h3", null, "What has happened"), timeline(story.answer));
   fill(body.children[1], rest);
 }
@@ -108,6 +109,15 @@ function told(fact) {
     s.snapshot_endpoint && fact("Snapshot", h("code", null, s.snapshot_endpoint)),
     fact("Registered", h("time", { datetime: by.at }, moment(by.at))), fact("Registered by", [registrars[by.by] ?? by.by, by.name && [" ", h("code", null, by.name)]]),
     fact("Reconnects", int(s.reconnects)), fact("Replayed", plural(s.replayed, "batch", "batches")))];
+}
+
+// groups shows what the engine has announced of its layers. Answers end where all of them can go on.
+function groups(all) {
+  const ranks = new Set(all.map((g) => g.dp_rank)).size > 1;
+  const head = [ranks && "Rank", "Group", "Layers", "Window", "Block", "Blocks"].filter(Boolean);
+  return h("table", { class: "small", id: "detail-groups" }, h("thead", null, h("tr", null, head.map((name) => h("th", { scope: "col", class: name === "Layers" ? null : "number" }, name)))),
+    h("tbody", null, all.map((g) => h("tr", null, ranks && h("td", { class: "number" }, int(g.dp_rank)), h("td", { class: "number" }, int(g.group)), h("td", null, g.kind.replaceAll("_", " ")),
+      h("td", { class: "number" }, g.window ? int(g.window) : "none"), h("td", { class: "number" }, g.block_size ? int(g.block_size) : "unknown"), h("td", { class: "number" }, int(g.blocks))))));
 }
 
 const happened = {
