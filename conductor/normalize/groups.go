@@ -251,7 +251,11 @@ func (g *groups) hasSeveral(rank int32) bool {
 // announces what a step did group by group, so that the order between groups says nothing. Groups that keep only some blocks of
 // a prompt name these by their hashes alone, and full attention tells which blocks those are.
 func (g *groups) fullFirst(all []events.Event, rank int32) {
-	if !g.several {
+	several := g.several
+	for i := 0; i < len(all) && !several; i++ {
+		several = all[i].GroupKind != "" && !MainGroup(all[i].GroupKind)
+	}
+	if !several {
 		return
 	}
 	for len(all) > 0 {
