@@ -95,7 +95,8 @@ func (e *hybridEngine) compute(rng *rand.Rand, prompt string) (events []any) {
 			g.held[prompt[:end]]++
 		}
 		ev := map[string]any{"type": "BlockStored", "block_size": largerSize * g.block, "medium": "GPU", "parent_block_hash": nil,
-			"block_hashes": hashes, "token_ids": largerPrompt(prompt[:until])[largerSize*from:], "group_idx": i, "kv_cache_spec_kind": g.kind}
+			"block_hashes": hashes, "token_ids": largerPrompt(prompt[:until])[largerSize*from:], "group_idx": i,
+			"kv_cache_spec_kind": g.kind}
 		if g.kind == "sliding_window" {
 			ev["kv_cache_spec_sliding_window"] = g.need*g.block*largerSize + 1
 		}
@@ -225,8 +226,8 @@ func playHybrid(t *testing.T, seed, world uint64) {
 			for i, b := range servers {
 				for _, row := range b.conductor.Query(match.Query{Model: "m", BlockSize: largerSize, Tokens: largerPrompt(p)}).Rows {
 					if want := engines[row.Instance].hit(p); row.Longest != want || row.Ranks[0].Device != want {
-						t.Fatalf("-hybrid.seed %d, world %d, step %d, server %d: %s takes %d blocks of %s, answered %d and %d\n%s", seed, world,
-							step, i, row.Instance, want, p, row.Longest, row.Ranks[0].Device, engines[row.Instance])
+						t.Fatalf("-hybrid.seed %d, world %d, step %d, server %d: %s takes %d blocks of %s, answered %d and %d\n%s", seed,
+							world, step, i, row.Instance, want, p, row.Longest, row.Ranks[0].Device, engines[row.Instance])
 					}
 				}
 			}
@@ -237,7 +238,8 @@ func playHybrid(t *testing.T, seed, world uint64) {
 // String shows the groups with what they hold.
 func (e *hybridEngine) String() (text string) {
 	for i, g := range e.groups {
-		text += fmt.Sprintf("%d: %s, blocks of %d, %d of them in a window: %v\n", i, g.kind, g.block, g.need, slices.Sorted(maps.Keys(g.held)))
+		text += fmt.Sprintf("%d: %s, blocks of %d, %d of them in a window: %v\n", i, g.kind, g.block, g.need,
+			slices.Sorted(maps.Keys(g.held)))
 	}
 	return text
 }
