@@ -223,13 +223,14 @@ func (d *Doctor) observeSize(o *Observation) {
 }
 
 // observeContext looks at where some stored events belong. Salts differ by user and say
-// nothing about a registration.
+// nothing about a registration. Nor do adapters where the registration names none: an engine
+// that serves several is registered for its base model.
 func (d *Doctor) observeContext(at *scope.Context, count int) {
 	if d.home+d.away >= Sample || d.reg.Pool {
 		return
 	}
 	home := &d.reg.Context
-	if at.Deployment == home.Deployment && at.Variant.Lora == home.Variant.Lora {
+	if at.Deployment == home.Deployment && (home.Variant.Lora == "" || at.Variant.Lora == home.Variant.Lora) {
 		d.home += count
 		d.Findings.Withdraw(FindingContext)
 		return
