@@ -97,8 +97,8 @@ type Event struct {
 
 	// LoraName is the adapter name; nil when absent or nil on the wire.
 	LoraName *string
-	// LoraID is the number of an adapter that a Stored event does not name, 0 for none.
-	// The engine process counts its adapters from 1.
+	// LoraID is the number of the adapter of a Stored event, 0 for none. The engine process counts what it
+	// loads from 1, so an adapter that is loaded again under its name has a higher one.
 	LoraID uint64
 	// Salt is the cache salt the event itself carries: cache_salt,
 	// additional_salt, or the bare string of block 0's extra keys.
@@ -244,6 +244,7 @@ const (
 	OverBudget        Reason = "over_budget"   // blocks, by index.max_bytes
 	ContextLimit      Reason = "context_limit" // blocks of an adapter or a salt beyond limits.max_contexts
 	OwnerLimit        Reason = "owner_limit"   // of a rank, group, medium, backend, model or block size beyond what a source may have
+	OldAdapter        Reason = "old_adapter"   // of a version of an adapter that the engine has replaced
 	UnknownHash       Reason = "unknown_hash"
 	// Not dropped: a hash that another source announces with other tokens.
 	ContestedHash Reason = "contested_hash"

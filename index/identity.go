@@ -205,29 +205,76 @@ func (t *identities) countPiece(r *piece, n int) {
 // rootOf returns the identity that a number stands for.
 func (t *identities) rootOf(id Identity) chainIdentity { return chainIdentity{id, t.constantOf(id)} }
 
-// ClearIdentity takes from an owner the blocks of one identity and returns how many it
-// held. Those of the base identity include what waits under engine hashes without a
-// constant. It walks all pieces.
-func (x *Index) ClearIdentity(name Owner, id Identity) (n int) {
+// ClearIdentities takes from some owners the blocks of the identities for which of is true, and returns how
+// many memberships they had. Blocks of the base identity include what waits under engine hashes without a constant. It walks
+// all pieces once, whatever the number of owners and identities. of must not call the index.
+// The owners are of one source.
+//
+// With gone, the blocks count in Losses as taken by the event at hand, and gone hears the names that they had for the
+// source: those that all share and its own. A name of a block that another source holds too may be one that only that
+// source uses. gone must not call the index either.
+func (x *Index) ClearIdentities(owners []Owner, of func(Identity) bool, gone func(engine uint64)) (n int) {
 	x.lock()
 	defer x.unlock()
-	o := x.holders.owners[name]
-	if o == nil {
+	some := false
+	for id := range *x.tree.identities.list.Load() {
+		some = some || of(Identity(id)) && (id == 0 || load32(&x.tree.identities.byID(Identity(id)).pieces) > 0)
+	}
+	var all []*owner
+	for _, name := range owners {
+		if o := x.holders.owners[name]; some && o != nil && o.digest.Blocks > 0 {
+			all = append(all, o)
+		}
+	}
+	if len(all) == 0 {
 		return 0
 	}
-	losses, before := o.losses, o.digest.Blocks
-	// The blocks leave because the caller says so, and not by an event whose mark would
-	// explain it.
-	o.losses = nil // as with Clear
+	losses := make([]*Losses, len(all))
+	for i, o := range all {
+		if losses[i] = o.losses; gone == nil {
+			o.losses = nil // the caller says why they leave, as with Clear
+		}
+		n += o.digest.Blocks
+	}
 	x.tree.lines.eachPiece(func(line uint32, r *piece) {
-		if r.identityID() == id {
+		if !of(r.identityID()) {
+			return
+		}
+		for _, o := range all {
+			if x.tree.lines.heads[line/pageLines]>>(line%pageLines)&1 == 0 {
+				return // it has ended with its last holder
+			}
+			if gone != nil {
+				x.names.eachNameHeld(o, line, r, gone)
+			}
 			x.holders.removeHolders(o, line, 0, r.len())
 		}
 	})
-	o.losses = losses
-	if n = before - o.digest.Blocks; n > 0 && o.s.held > 0 && o.s.room.used > 0 {
-		x.holders.sweepRoom(o.s)
+	for i, o := range all {
+		o.losses = losses[i]
+		n -= o.digest.Blocks
 	}
-	x.maintain(o.s)
+	s := all[0].s
+	if n > 0 && s.held > 0 && s.room.used > 0 {
+		x.holders.sweepRoom(s)
+	}
+	x.maintain(s)
 	return n
+}
+
+// eachNameHeld calls f with the names of the blocks of a piece that an owner holds: those that all share, and those of its
+// source alone. All lanes are locked.
+func (m *nameMap) eachNameHeld(o *owner, line uint32, r *piece, f func(engine uint64)) {
+	for i := range r.len() {
+		p := position{line, i}
+		if !m.tree.sets.hasOwner(m.tree.lines.setOf(p), o.id) {
+			continue
+		}
+		m.tree.lines.eachNameOf(p, func(engine uint64, _ uint32) { f(plain(engine)) })
+		for own := range m.privates.of[p.encode()] {
+			if own.s == o.s {
+				f(plain(own.engine))
+			}
+		}
+	}
 }

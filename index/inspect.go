@@ -100,6 +100,28 @@ func (q Inspector) NamesAt(constant uint64, c LocalChain, block int) (names []ui
 	return nil
 }
 
+// OnlyName reports whether an engine hash means a block to a source that one of some owners of it holds, and that no other
+// engine hash means. Then the owner got the block by this hash. It returns the identity of the block.
+func (q Inspector) OnlyName(src Source, owners []Owner, engine uint64) (id Identity, only bool) {
+	q.x.lock()
+	defer q.x.unlock()
+	s := q.x.holders.sources[src]
+	if s == nil {
+		return 0, false
+	}
+	p := q.x.resolver.meaningOf(s, normal(engine))
+	if p.isNone() || len(q.x.names.privates.of[p.encode()]) > 0 {
+		return 0, false
+	}
+	names, held := 0, false
+	q.x.tree.lines.eachNameOf(p, func(uint64, uint32) { names++ })
+	for _, name := range owners {
+		o := q.x.holders.owners[name]
+		held = held || o != nil && q.x.tree.sets.hasOwner(q.x.tree.lines.setOf(p), o.id)
+	}
+	return q.x.tree.lines.pieceAt(p.piece).identityID(), held && names == 1
+}
+
 // HasRawBlocks reports whether a source may hold blocks under their engine hashes, as their
 // keys are not known.
 func (q Inspector) HasRawBlocks(src Source) bool {

@@ -203,6 +203,9 @@ func (d *Doctor) adviceOnLoss(reason events.Reason) string {
 		return "there are too many adapters and salts: raise limits.max_contexts"
 	case events.OwnerLimit:
 		return "the source names more ranks, groups, media, backends or models than one may have: split it into several"
+	case events.OldAdapter:
+		return "their lora_id is lower than one that the adapter had before, so they are taken for a version that the engine has " +
+			"replaced: report the version of the engine"
 	case events.RepeatedEvent:
 		return "their event_id does not rise: let the publisher number its events, or leave the number out"
 	case events.BlockSizeMismatch, events.PartialBlock:

@@ -27,6 +27,7 @@ const (
 	fieldLookAhead  = "look_ahead"
 	fieldAdapter    = "adapter"
 	fieldSpec       = "attention_group"
+	fieldVersion    = "adapter_version"
 	fieldGivesWay   = "gives_way"
 	fieldGroup      = "group."
 	fieldOwner      = "source"
@@ -60,17 +61,22 @@ func ReadSource(fields []tape.Field) (m Source, err error) {
 	m.GivesWay = r.Flag(fieldGivesWay)
 	m.ZeroHash, m.FullReports = r.Flag(fieldZeroHash), r.Flag(fieldFull)
 	for _, f := range fields {
-		if f.Name == fieldLookAhead {
+		switch f.Name {
+		case fieldLookAhead:
 			n, err := strconv.Atoi(f.Value)
 			r.KeepError(f.Name, err)
 			m.LookAheads = append(m.LookAheads, n)
-		} else if f.Name == fieldAdapter {
+		case fieldAdapter:
 			m.Adapters = append(m.Adapters, f.Value)
-		} else if f.Name == fieldSpec {
+		case fieldSpec:
 			var g normalize.Spec
 			_, err := fmt.Sscanf(f.Value, "%d %d %s %d %d %d", &g.Rank, &g.Group, &g.Kind, &g.Window, &g.Block, &g.Unit)
 			r.KeepError(f.Name, err)
 			m.Groups = append(m.Groups, g)
+		case fieldVersion:
+			a, err := readAdapter(f.Value)
+			r.KeepError(f.Name, err)
+			m.Versions = append(m.Versions, a)
 		}
 	}
 	return m, r.Err

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
@@ -44,6 +45,9 @@ func (m *Source) AppendFields(to []tape.Field) []tape.Field {
 		g := &m.Groups[i]
 		w.Text(fieldSpec, fmt.Sprintf("%d %d %s %d %d %d", g.Rank, g.Group, g.Kind, g.Window, g.Block, g.Unit))
 	}
+	for _, v := range m.Versions {
+		w.Text(fieldVersion, fmt.Sprintf("%d %d %d %s", v.Rank, v.Lowest, v.Highest, v.Lora))
+	}
 	return w
 }
 
@@ -70,4 +74,30 @@ type Source struct {
 	Adapters []string
 	// Groups are its attention groups, nil if each rank has one and it has full attention.
 	Groups []normalize.Spec
+	// Versions are the versions of adapters that its ranks have.
+	Versions []Adapter
+}
+
+// Adapter is the version of an adapter that a rank of a source has.
+type Adapter struct {
+	Rank            int32
+	Lora            string
+	Lowest, Highest uint64 // lora_ids under which the rank has announced the version
+}
+
+// readAdapter reads "rank lowest highest name".
+func readAdapter(text string) (a Adapter, err error) {
+	part := strings.SplitN(text, " ", 4)
+	if len(part) < 4 {
+		return a, fmt.Errorf("the version of an adapter is %q", text)
+	}
+	rank, err := strconv.ParseInt(part[0], 10, 32)
+	if err == nil {
+		a.Lowest, err = strconv.ParseUint(part[1], 10, 64)
+	}
+	if err == nil {
+		a.Highest, err = strconv.ParseUint(part[2], 10, 64)
+	}
+	a.Rank, a.Lora = int32(rank), part[3]
+	return a, err
 }

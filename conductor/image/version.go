@@ -13,7 +13,7 @@ const firstVersion = 2
 
 // sinceVersion has the versions of the fields of sources, deployments and holders, those of registrations included.
 var sinceVersion = func() map[string]uint32 {
-	since := map[string]uint32{fieldZeroHash: 3, fieldFull: 3, fieldChunk: 3, fieldSpec: 3, fieldListed: 3}
+	since := map[string]uint32{fieldZeroHash: 3, fieldFull: 3, fieldChunk: 3, fieldSpec: 3, fieldListed: 3, fieldVersion: 3}
 	for i := range registration.Table {
 		if f := &registration.Table[i]; f.Since > firstVersion {
 			since[f.Name] = f.Since

@@ -24,7 +24,7 @@ func TestVersionsOfFields(t *testing.T) {
 			static mark.seq mark.print mark.missing mark.publisher_id parts look_ahead adapter
 			registered.by registered.name registered.at gives_way
 			source medium group backend_id older unverified`,
-		3: `aliases approximate capacity_blocks drafter events reports zero_hash full_reports chunk listed attention_group`,
+		3: `aliases approximate capacity_blocks drafter events reports zero_hash full_reports chunk listed attention_group adapter_version`,
 	}
 	got := map[uint32]map[string]bool{}
 	add := func(name string) {
@@ -35,7 +35,8 @@ func TestVersionsOfFields(t *testing.T) {
 		got[v][name] = true
 	}
 	full := Source{Static: true, GivesWay: true, Parts: 2, ZeroHash: true, FullReports: true, LookAheads: []int{1}, Adapters: []string{"a"},
-		Groups: []normalize.Spec{{Group: 1, Kind: "mamba"}}}
+		Groups:   []normalize.Spec{{Group: 1, Kind: "mamba"}},
+		Versions: []Adapter{{Rank: 1, Lora: "a", Lowest: 1, Highest: 2}}}
 	for i := range registration.Table {
 		switch v := registration.Table[i].Of(&full.Registration).(type) {
 		case *string:

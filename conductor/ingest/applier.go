@@ -25,6 +25,7 @@ type applier struct {
 
 	normal   *normalize.Normalizer  // learns what the events of the publisher mean
 	adapters map[uint64]*string     // names of adapters by lora_id, see adapters.go
+	versions versions               // of adapters, see versions.go
 	assumed  int                    // blocks whose adapter and salt are a guess
 	chunks   map[string]*chunkGuess // by medium, see chunks.go
 
@@ -57,7 +58,7 @@ type applier struct {
 func (a *applier) forgetLearned() {
 	a.normal.Reset()
 	a.noteWindow()
-	a.adapters, a.assumed, a.chunks = nil, 0, nil
+	a.adapters, a.versions, a.assumed, a.chunks = nil, versions{}, 0, nil
 	if a.pool != nil {
 		a.pool.Reset()
 		a.noteObjects()

@@ -75,11 +75,11 @@ func (a *applier) applyChange(c *normalize.Change) {
 }
 
 // eachApart calls f with a change of blocks, or with one for each of the events that were joined in it: a token beyond
-// the vocabulary refuses one of them alone, the place of each hash tells the size of chunks whose events do not say it,
-// and what becomes of a block that is indexed as several is counted by events.
+// the vocabulary, and the hash of an adapter that was replaced, refuse one of them alone, the place of each hash tells the
+// size of chunks whose events do not say it, and what becomes of a block that is indexed as several is counted by events.
 func (a *applier) eachApart(c *normalize.Change, f func(*normalize.Change)) {
 	if c.Event.Joined == 0 || c.Kind == normalize.Removed ||
-		!a.shared.limits.Load().forbidsTokens(c.Event.Tokens) && !a.guessesChunk(c) && a.normal.Parts() == 0 {
+		!a.shared.limits.Load().forbidsTokens(c.Event.Tokens) && !a.guessesChunk(c) && a.normal.Parts() == 0 && a.versions.retired == nil {
 		f(c)
 		return
 	}

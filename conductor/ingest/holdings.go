@@ -122,13 +122,10 @@ func (ns *namespace) clearNamed(h *holder, e *events.Event) (n int) {
 	if e.LoraName == nil && e.Salt == nil {
 		return ns.clear(h)
 	}
-	for _, id := range ns.Names.Table.All() {
-		for _, o := range h.owners {
-			if id.Within(e) {
-				n += ns.Deployment.Index.ClearIdentity(o, id.Number)
-			}
-		}
-	}
+	n = ns.Deployment.Index.ClearIdentities(h.owners, func(number index.Identity) bool {
+		id := ns.Names.Table.Of(number)
+		return id != nil && id.Within(e)
+	}, nil)
 	ns.Deployment.TidySoon()
 	return n
 }

@@ -160,6 +160,7 @@ func (r *Recovery) Source(m image.Source) error {
 		s.holdings.learnGroup(&m.Groups[i])
 	}
 	s.applier.noteWindow()
+	s.applier.versions.restore(m.Versions)
 	s.peerLookAheads |= catalog.LookAheadsOf(m.LookAheads)
 	if ns := s.holdings.namespaceIn(s.holdings.deploymentKey()); ns != nil {
 		for _, lora := range m.Adapters {

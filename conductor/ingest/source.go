@@ -418,7 +418,7 @@ func (s *Source) inheritFrom(c *Sources, old *Source) {
 	if filling != nil && (!s.AtGate() || !filling.claim(s)) {
 		return // a recovery at work can give it no more
 	}
-	s.holdings.media, s.applier.chunks = old.holdings.media, old.applier.chunks
+	s.holdings.media, s.applier.chunks, s.applier.versions = old.holdings.media, old.applier.chunks, old.applier.versions
 	s.applier.normal.RaiseParts(old.applier.normal.Parts())
 	if old.applier.normal.ZeroHash() {
 		s.applier.normal.NoteZeroHash()
@@ -498,6 +498,7 @@ func (s *Source) snapshotMark() image.Source {
 	m.LookAheads = ahead.List()
 	m.Adapters = s.shared.catalog.AnnouncedBy(s.Member)
 	m.Groups = s.applier.normal.Specs()
+	m.Versions = s.applier.versions.list()
 	return m
 }
 

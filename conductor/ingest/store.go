@@ -35,6 +35,10 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 		a.refuse(events.BadToken, 1)
 		return res, events.BadToken
 	}
+	if a.isOutdated(ns, c) {
+		a.countSkipped(events.OldAdapter, c.Event.Count())
+		return res, events.OldAdapter
+	}
 	if c.Parts > 1 {
 		c.Cut.LoraName = c.Event.LoraName
 		a.shared.catalog.LearnParts(c.Context.Deployment, c.Parts)
@@ -239,8 +243,13 @@ func (a *applier) clientHashesOf(ns *namespace, c *normalize.Change) func(index.
 }
 
 // removeBlocks takes the blocks of a removed event from every deployment that has them, and returns how
-// many of them none had.
+// many of them none had. Blocks of an old version of an adapter have left before.
 func (a *applier) removeBlocks(e *events.Event, key normalize.Owner) int {
+	if a.versions.retired != nil {
+		if e = a.versions.withoutRetired(key.Rank, e); len(e.Hashes) == 0 {
+			return 0
+		}
+	}
 	unknown := len(e.Hashes) - a.holdings.withdraw(e, key)
 	a.countSkipped(events.UnknownHash, unknown)
 	for _, ns := range a.holdings.namespaces {

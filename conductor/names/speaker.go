@@ -135,6 +135,20 @@ func (n *Speaker) Known(e *events.Event) *Identity {
 	return nil
 }
 
+// HoldsAs reports whether some owners of the source hold a block of an adapter by no other hash than one of an event, or
+// than that of its parent.
+func (n *Speaker) HoldsAs(lora string, owners []index.Owner, e *events.Event) bool {
+	holds := func(hash uint64) bool {
+		number, only := n.Table.x.Inspect().OnlyName(n.src, owners, hash^n.fold)
+		id := n.Table.Of(number)
+		return only && id != nil && id.Lora == lora
+	}
+	return e.HasParent && holds(e.Parent) || slices.ContainsFunc(e.Hashes, holds)
+}
+
+// HashOf returns the hash of which an engine's event makes a name.
+func (n *Speaker) HashOf(name uint64) uint64 { return name ^ n.fold }
+
 // resolveStandard is Resolve for a standardized event. Its hashes cover neither adapter nor salt, so
 // they do not tell whose the blocks are: a salt is inherited from the parent alone.
 func (n *Speaker) resolveStandard(e *events.Event, v scope.Variant) (at Placing, err error) {

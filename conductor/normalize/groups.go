@@ -270,8 +270,11 @@ func (g *groups) fullFirst(all []events.Event, rank int32) {
 	}
 }
 
-// order is 0 for events of full attention or of no group, 1 for others.
+// order is 0 for events of full attention, 1 for others.
 func (g *groups) order(e *events.Event, rank int32) int {
+	if e.Group < 0 && e.GroupKind == "" { // of no group: what that means, the events before it tell
+		return 1
+	}
 	if kind := g.kindOf(e, rankOf(e, rank)); kind == "" || MainGroup(kind) {
 		return 0
 	}

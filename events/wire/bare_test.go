@@ -108,7 +108,7 @@ func TestDecodeAdapterID(t *testing.T) {
 	f(stored("lora_id", -1), "")
 	f(stored("lora_id", "3"), "")
 	f(stored("lora_id", arr{3}), "")
-	f(stored("lora_id", 3, "lora_name", "ad"), `lora="ad"`)
-	f(stored("lora_id", 3, "extra_keys", arr{arr{"ad"}}), `lora="ad"`)
+	f(stored("lora_id", 3, "lora_name", "ad"), `lora="ad" lora_id=3`)
+	f(stored("lora_id", 3, "extra_keys", arr{arr{"ad"}}), `lora="ad" lora_id=3`)
 	f(stored("lora_id", 3, "extra_keys", arr{arr{"ad"}, nil}), `lora_id=3 salt="ad"`)
 }

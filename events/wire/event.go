@@ -304,7 +304,7 @@ func (d *decoder) finishEvent(ev *events.Event, f *form) events.Reason {
 			return why
 		}
 	}
-	if ev.LoraName == nil && !ev.Envelope {
+	if !ev.Envelope {
 		ev.LoraID = f.adapter.id
 	}
 	if ev.Salt == nil && f.extra > 0 && (!ev.HasParent || ev.Parent == 0) && ev.BaseBlock <= 0 {

@@ -49,7 +49,7 @@ func TestDecodeItems(t *testing.T) {
 	f(stored("extra_keys", arr{arr{digest, "dynamo-cache-salt:s"}}), `salt="s" `+one)
 	f(stored("extra_keys", arr{arr{digest, digest}, arr{digest}}), "items=[["+number+" "+number+"]]")
 	f(stored("extra_keys", arr{arr{"ad", digest}, arr{"ad", digest}}, "lora_name", "ad"), `lora="ad" `+one)
-	f(stored("extra_keys", arr{arr{"ad", digest}, arr{"ad", digest}}, "lora_id", 1), `lora="ad" `+one)
+	f(stored("extra_keys", arr{arr{"ad", digest}, arr{"ad", digest}}, "lora_id", 1), `lora="ad" lora_id=1 `+one)
 	// What the event has no blocks for, and fewer entries than blocks.
 	f(stored("extra_keys", arr{nil, arr{digest}}), "")
 	f(stored("extra_keys", arr{arr{arr{digest, 0}}, arr{arr{digest, 0}}}), one)

@@ -268,7 +268,7 @@ func (m maker) array(ev *events.Event, f fields) any {
 		a[7] = obj{"session_id", m.junk(1), "cache_salt", salt}
 		ev.LoraName, ev.Salt = nil, &salt
 	}
-	if len(a) > 5 && ev.LoraName == nil {
+	if len(a) > 5 {
 		ev.LoraID = id
 	}
 	return a
@@ -297,9 +297,8 @@ func (m maker) object(ev *events.Event, f fields) any {
 		pairs = append(pairs, [2]any{"type", "BlockStored"}, [2]any{"parent_block_hash", f.parent}, [2]any{"token_ids", f.tokens},
 			[2]any{"block_size", f.blockSize}, [2]any{"lora_name", f.lora})
 		id, adapter := m.adapter()
-		if pairs = append(pairs, [2]any{"lora_id", adapter}); ev.LoraName == nil {
-			ev.LoraID = id
-		}
+		pairs = append(pairs, [2]any{"lora_id", adapter})
+		ev.LoraID = id
 		if m.coin("salt?") {
 			salt := m.name("salt")
 			ev.Salt = &salt

@@ -192,9 +192,10 @@ func TestDecodeToleratesShapes(t *testing.T) {
 		f(array, plain)
 	}
 	full := arr{"BlockStored", arr{1}, 5, arr{7, 8}, 2, 3, "CPU", "ad", arr{nil}, 4, "mamba", 128}
-	f(full, `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba window=128 lora="ad"`)
+	f(full, `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba `+
+		`window=128 lora="ad" lora_id=3`)
 	f(append(full, "LOCAL", "x"), `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba `+
-		`window=128 lora="ad"`)
+		`window=128 lora="ad" lora_id=3`)
 	f(append(full, "REMOTE", "x"), "dropped foreign=1")
 	f(stored("locality", "LOCAL"), plain)
 	f(stored("locality", nil), plain)
