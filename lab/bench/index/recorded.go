@@ -1,6 +1,7 @@
 package index
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -72,6 +73,9 @@ func (r *recording) addRecord(rec *streams.Record) error {
 }
 
 func (r *recording) addEvent(engine int, e *streams.Event) error {
+	if e.Group > 0 {
+		return errors.New("it is of a second group of blocks, of which an index alone knows nothing; bench ingest replays it")
+	}
 	tier := slices.Index(r.media, e.Medium)
 	if tier < 0 {
 		if tier = len(r.media); tier == mostMedia {

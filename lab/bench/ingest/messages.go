@@ -2,9 +2,11 @@ package ingest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -38,8 +40,9 @@ func copyOf(publisher, engines int) (engine int, salt uint64) {
 // recording is a stream as messages.
 type recording struct {
 	engines  int
+	groups   []streams.Event // further groups of blocks, each as its first store has it
 	messages []recordedBatch
-	held     []map[heldBlock]struct{} // by engine: what it holds at the end
+	held     []map[heldBlock]int // by engine: copies of what it holds at the end, of its first group
 }
 
 // heldBlock is a block on a tier.
@@ -80,20 +83,29 @@ func (r *Recorded) readStream(want func(engine, engines int) bool) (*recording, 
 	if len(records) < r.Batches || len(records) == 0 {
 		return nil, fmt.Errorf("%s has %d batches, fewer than the %d to send", r.Stream, len(records), r.Batches)
 	}
-	out.held = make([]map[heldBlock]struct{}, out.engines)
+	out.held = make([]map[heldBlock]int, out.engines)
 	for i := range out.held {
-		out.held[i] = make(map[heldBlock]struct{})
+		out.held[i] = make(map[heldBlock]int)
 	}
 	for i := range records {
 		record := &records[i]
 		for j := range record.Events {
 			e := &record.Events[j]
+			if e.Group > 0 {
+				if !e.Removed && !slices.ContainsFunc(out.groups, func(g streams.Event) bool { return g.Group == e.Group }) {
+					out.groups = append(out.groups, *e)
+				}
+				continue
+			}
 			for _, h := range e.Hashes {
-				b := heldBlock{h, e.Medium != "" && e.Medium != onDevice}
-				if e.Removed {
-					delete(out.held[record.Engine], b)
-				} else {
-					out.held[record.Engine][b] = struct{}{}
+				b, held := heldBlock{h, e.Medium != "" && e.Medium != onDevice}, out.held[record.Engine]
+				switch {
+				case !e.Removed && (!b.lower || held[b] == 0): // below the device there is one
+					held[b]++
+				case e.Removed && held[b] > 1:
+					held[b]--
+				case e.Removed:
+					delete(held, b)
 				}
 			}
 		}
@@ -153,10 +165,14 @@ func (m *recordedBatch) encodeEvents(list []streams.Event) {
 			text("medium")
 			text(medium)
 			text("group_idx")
-			number(0)
+			number(uint64(event.Group))
 			continue
 		}
-		must(e.EncodeMapLen(11))
+		fields := 11
+		if event.Window > 0 {
+			fields++
+		}
+		must(e.EncodeMapLen(fields))
 		text("type")
 		text("BlockStored")
 		hashes(event.Hashes)
@@ -194,9 +210,13 @@ func (m *recordedBatch) encodeEvents(list []streams.Event) {
 			must(e.EncodeNil())
 		}
 		text("group_idx")
-		number(0)
+		number(uint64(event.Group))
 		text("kv_cache_spec_kind")
-		text("full_attention")
+		text(cmp.Or(event.Kind, "full_attention"))
+		if event.Window > 0 {
+			text("kv_cache_spec_sliding_window")
+			number(uint64(event.Window))
+		}
 	}
 	number(0) // rank
 	m.payload = out.Bytes()
@@ -231,15 +251,21 @@ func markerOf(publisher, n int) (hash uint64, tokens []uint64) {
 	return saltHash(uint64(n)<<32|1<<31, uint64(publisher)<<16|1), tokens
 }
 
-// markerBatch returns the batch that stores a marker.
-func markerBatch(publisher, n int) *recordedBatch {
+// markerBatch returns the batch that stores a marker, in the first group and in further ones.
+func markerBatch(publisher, n int, further []streams.Event) *recordedBatch {
 	h, tokens := markerOf(publisher, n)
 	var m recordedBatch
 	var out bytes.Buffer
-	err := msgpack.NewEncoder(&out).Encode([]any{float64(0), []any{storedMarker{
+	marker := storedMarker{
 		Type: "BlockStored", Hashes: []uint64{h}, Tokens: tokens, BlockSize: streams.BlockSize, Medium: onDevice,
 		Extra: []any{nil}, Kind: "full_attention",
-	}}, 0})
+	}
+	list := []any{marker}
+	for i := range further {
+		marker.Group, marker.Kind, marker.Window = further[i].Group, further[i].Kind, further[i].Window
+		list = append(list, marker)
+	}
+	err := msgpack.NewEncoder(&out).Encode([]any{float64(0), list, 0})
 	if err != nil {
 		panic("BUG: a marker has no encoding: " + err.Error())
 	}
@@ -260,4 +286,5 @@ type storedMarker struct {
 	Extra     []any    `msgpack:"extra_keys"`
 	Group     int      `msgpack:"group_idx"`
 	Kind      string   `msgpack:"kv_cache_spec_kind"`
+	Window    int      `msgpack:"kv_cache_spec_sliding_window,omitempty"`
 }

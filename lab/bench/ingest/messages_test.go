@@ -83,7 +83,25 @@ func TestRecordedBatches(t *testing.T) {
 		t.Error("a copy has other tokens than its prompts begin with")
 	}
 
-	load.Batches = 2
+	load.Batches = 0
+	load.Stream = record(t, []any{0, []any{
+		[]any{"S", []int{1, 2}, nil, []int{11, 12}, "", 0, "full_attention", 0},
+		[]any{"S", []int{2}, nil, []int{11, 12}, "", 1, "sliding_window", 17},
+		[]any{"R", []int{2}, "", 1},
+	}})
+	groups, err := load.readStream(func(int, int) bool { return true })
+	must.Succeed(t, err)
+	batch := decode(&groups.messages[0], 0)
+	window, removed := batch.Events[1], batch.Events[2:]
+	if window.Group != 1 || window.GroupKind != "sliding_window" || window.Window != 17 || len(window.Tokens) != 2*streams.BlockSize ||
+		len(window.Hashes) != 1 || len(removed) != 1 || removed[0].Group != 1 {
+		t.Errorf("of a second group: %+v, %+v", window, removed)
+	}
+	if len(groups.held[0]) != 2 {
+		t.Errorf("%d blocks held of the first group", len(groups.held[0]))
+	}
+
+	load = Recorded{Stream: name, Batches: 2}
 	r, err = load.readStream(func(int, int) bool { return false })
 	must.Succeed(t, err)
 	if len(r.messages) != 2 || len(r.held[0]) != 2 {
@@ -100,7 +118,7 @@ func TestMarkers(t *testing.T) {
 	seen := make(map[uint64]bool)
 	for p := range 20 {
 		for n := range 20 {
-			b, err := wire.Decode(markerBatch(p, n).appendPayload(nil, 0, time.Now()), wire.DefaultLimits)
+			b, err := wire.Decode(markerBatch(p, n, nil).appendPayload(nil, 0, time.Now()), wire.DefaultLimits)
 			must.Succeed(t, err)
 			e := b.Events[0]
 			h, tokens := markerOf(p, n)

@@ -204,7 +204,7 @@ func (p *player) playRecording(ctx context.Context, begin time.Time) (*played, e
 // sendMarker sends the next marker of a socket.
 func (p *player) sendMarker(s *playedSocket) error {
 	at := time.Now()
-	m := markerBatch(s.publisher, s.markers)
+	m := markerBatch(s.publisher, s.markers, p.rec.groups)
 	if err := s.sendBatch(m.appendPayload(nil, 0, at)); err != nil {
 		return err
 	}

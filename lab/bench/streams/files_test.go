@@ -24,9 +24,9 @@ func shapeOf(t *testing.T, file string) shape {
 	t.Helper()
 	s := shape{events: map[string]int{}, blocks: map[string]int{}}
 	type block struct {
-		engine int
-		medium string
-		hash   uint64
+		engine, group int
+		medium        string
+		hash          uint64
 	}
 	held := map[block]int{}
 	for r, err := range ReadRecords(file) {
@@ -47,6 +47,9 @@ func shapeOf(t *testing.T, file string) shape {
 				kind = "R"
 			}
 			kind += e.Medium
+			if e.Group > 0 {
+				kind += fmt.Sprint(" of group ", e.Group)
+			}
 			s.events[kind]++
 			s.blocks[kind] += len(e.Hashes)
 			s.last = fmt.Sprintf("%d %s %d", r.Engine, kind, len(e.Hashes))
@@ -54,7 +57,7 @@ func shapeOf(t *testing.T, file string) shape {
 				s.first = s.last
 			}
 			for _, h := range e.Hashes {
-				b := block{r.Engine, e.Medium, h}
+				b := block{r.Engine, e.Group, e.Medium, h}
 				if !e.Removed {
 					held[b]++
 				} else if held[b]--; held[b] < 0 {
@@ -84,4 +87,7 @@ func TestFiles(t *testing.T) {
 	f("vllm-offload.msgpack.zst", `8 engines, 1000 prompts of 857850 blocks, 19407 batches, `+
 		`events map[R:472723 RCPU:1387 S:16117 SCPU:682742], blocks map[R:472723 RCPU:158454 S:734850 SCPU:682742], from "0 S 128" `+
 		`to "1 R 1"`)
+	f("vllm-window.msgpack.zst", `8 engines, 900 prompts of 758100 blocks, 13824 batches, `+
+		`events map[R:477957 R of group 1:36280 S:15337 S of group 1:15337], `+
+		`blocks map[R:477957 R of group 1:36280 S:719333 S of group 1:56503], from "0 S 128" to "0 S of group 1 0"`)
 }

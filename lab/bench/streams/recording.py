@@ -5,6 +5,7 @@ A script gives `record` a function that makes engines. An engine has
     add(number, tokens, decode)   a request arrives; decode is how many tokens it makes at most
     step()                        one step of the scheduler; returns its events as ("S", hashes, parent, tokens, medium)
                                   and ("R", hashes, medium) in the order of the engine. medium is None on the device.
+                                  Before medium, events of models with several groups have (group, kind, window) or (group,).
     load()                        how many requests it has
 
 The file is described at the top of streams.go. Hashes and blocks are numbered by first appearance.
@@ -73,9 +74,10 @@ class File:
 
     def event(self, kind, hashes, *rest):
         hashes = [self.number(self.hashes, h) for h in hashes]
-        medium = rest[-1]
+        medium, group = rest[-1], rest[-2] if len(rest) > 1 and isinstance(rest[-2], tuple) else ()
         where = " (%s)" % medium if medium else ""
-        end = [medium] if medium else []
+        where += " of group %d" % group[0] if group else ""
+        end = [medium or "", *group] if group else [medium] if medium else []
         if kind == "R":
             self.shape["removed events" + where] += 1
             self.shape["removed blocks" + where] += len(hashes)

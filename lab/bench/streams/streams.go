@@ -14,7 +14,14 @@
 //	["R", [hash, ...]]                           an event: blocks removed
 //	[-1, [local, ...]]                           a prompt that arrives
 //
-// An event may have its medium as one more element; without it the medium is the device.
+// An event may have its medium as one more element; without it, or with "", the medium is the device. Events of a model
+// with several groups of blocks go on with the number of the group, and stores with its kind and its window in tokens:
+//
+//	["S", [hash, ...], parent, [local, ...], medium, group, kind, window]
+//	["R", [hash, ...], medium, group]
+//
+// Such a store may have fewer hashes than blocks, even none, of a group that keeps some of its blocks only.
+//
 // hash is the engine's name of a block, local stands for its BlockSize tokens. Recordings in
 // this repository number both by first appearance, because that compresses well; other
 // recordings may have 64-bit digests there. Either way the reader spreads them over 64 bits by
@@ -49,8 +56,13 @@ type Event struct {
 	HasParent bool
 	Parent    uint64   // engine hash of the block before the first one stored
 	Hashes    []uint64 // the engine's own, one or more
-	Locals    []uint64 // of stored blocks, one for each hash; empty if they are announced by their hashes alone
-	Medium    string   // "" is the device
+	// Locals are of stored blocks, one for each hash; empty if they are announced by their hashes alone. There are more
+	// if the group keeps only some of them.
+	Locals []uint64
+	Medium string // "" is the device
+	Group  int    // of blocks, 0 if the event has none
+	Kind   string // of the group; stores have it
+	Window int    // of the group in tokens, 0 for none; likewise
 }
 
 // AppendTokens appends the BlockSize token ids that stand for a block with this local hash.
@@ -192,15 +204,18 @@ func (d decoder) readEvent() (e Event, err error) {
 	if err != nil {
 		return e, fmt.Errorf("the kind: %w", err)
 	}
-	least := map[string]int{"S": 4, "R": 2}[kind]
-	if least == 0 || n != least && n != least+1 {
-		return e, fmt.Errorf("%q with %d elements; want \"S\" with 4 or 5, or \"R\" with 2 or 3", kind, n)
+	least, grouped := 4, 8 // elements without medium and group, and with both
+	if kind == "R" {
+		least, grouped = 2, 4
+	}
+	if kind != "S" && kind != "R" || n != least && n != least+1 && n != grouped {
+		return e, fmt.Errorf("%q with %d elements; want \"S\" with 4, 5 or 8, or \"R\" with 2, 3 or 4", kind, n)
 	}
 	e.Removed = kind == "R"
 	if e.Hashes, err = d.readNumbers("the hashes", spreadHash); err != nil {
 		return e, err
 	}
-	if len(e.Hashes) == 0 {
+	if len(e.Hashes) == 0 && (n < grouped || e.Removed) {
 		return e, errors.New("no hashes")
 	}
 	if !e.Removed {
@@ -213,7 +228,34 @@ func (d decoder) readEvent() (e Event, err error) {
 			return e, fmt.Errorf("the medium: %w", err)
 		}
 	}
+	if n == grouped {
+		if err := d.readGroup(&e); err != nil {
+			return e, fmt.Errorf("the group: %w", err)
+		}
+	}
+	switch blocks := len(e.Locals); {
+	case e.Removed || blocks == len(e.Hashes) || blocks == 0 && n < grouped:
+	case n < grouped || blocks < len(e.Hashes):
+		return e, fmt.Errorf("%d hashes and %d local hashes", len(e.Hashes), blocks)
+	}
 	return e, nil
+}
+
+// readGroup reads the group of an event.
+func (d decoder) readGroup(e *Event) (err error) {
+	if e.Group, err = d.in.DecodeInt(); err != nil {
+		return err
+	}
+	if e.Group < 0 {
+		return fmt.Errorf("it is %d, must not be negative", e.Group)
+	}
+	if e.Removed {
+		return nil
+	}
+	if e.Kind, err = d.in.DecodeString(); err == nil {
+		e.Window, err = d.in.DecodeInt()
+	}
+	return err
 }
 
 // readStored reads parent and local hashes.
@@ -233,13 +275,8 @@ func (d decoder) readStored(e *Event) error {
 	if err != nil {
 		return fmt.Errorf("the parent: %w", err)
 	}
-	if e.Locals, err = d.readNumbers("the local hashes", spreadLocal); err != nil {
-		return err
-	}
-	if len(e.Locals) > 0 && len(e.Locals) != len(e.Hashes) {
-		return fmt.Errorf("%d hashes and %d local hashes", len(e.Hashes), len(e.Locals))
-	}
-	return nil
+	e.Locals, err = d.readNumbers("the local hashes", spreadLocal)
+	return err
 }
 
 // readArrayHead reads the head of an array whose length lies between least and most.

@@ -32,6 +32,8 @@ var recorded = list{
 	list{3, list{list{"S", list{7, 8}, nil, list{1, 2}}, list{"S", list{9}, 8, list{uint64(1) << 63}}}},
 	list{0, list{list{"R", list{8}}, list{"S", list{8, 7}, nil, list{}, "CPU"}, list{"R", list{7}, "CPU"}}},
 	list{1, list{}},
+	list{1, list{list{"S", list{8}, nil, list{1, 2}, "", 1, "sliding_window", 17}, list{"S", list{}, 8, list{3}, "", 1, "sliding_window", 17},
+		list{"R", list{8}, "", 1}}},
 }
 
 func hashes(n ...uint64) []uint64 {
@@ -62,6 +64,11 @@ func TestRead(t *testing.T) {
 			{Removed: true, Hashes: hashes(7), Medium: "CPU"},
 		}},
 		{Engine: 1},
+		{Engine: 1, Events: []Event{
+			{Hashes: hashes(8), Locals: locals(1, 2), Group: 1, Kind: "sliding_window", Window: 17},
+			{Hashes: []uint64{}, HasParent: true, Parent: spreadHash(8), Locals: locals(3), Group: 1, Kind: "sliding_window", Window: 17},
+			{Removed: true, Hashes: hashes(8), Group: 1},
+		}},
 	}
 	plain := encode(t, recorded...)
 	z, err := zstd.NewWriter(nil)
@@ -119,6 +126,8 @@ func TestReadRefusesDamage(t *testing.T) {
 	f(after(list{0, list{list{"S", list{1}, nil}}}), "event 0", `"S" with 3 elements`)
 	f(after(list{0, list{list{"R", list{}}}}), "event 0", "no hashes")
 	f(after(list{0, list{list{"R", list{1}}, list{"S", list{1, 2}, nil, list{1}}}}), "event 1", "2 hashes and 1 local hashes")
+	f(after(list{0, list{list{"S", list{1, 2}, nil, list{1}, "", 1, "mamba", 0}}}), "event 0", "2 hashes and 1 local hashes")
+	f(after(list{0, list{list{"R", list{1}, "", -1}}}), "event 0", "the group", "-1")
 	f(after(list{0, list{list{"S", list{1}, "p", list{1}}}}), "event 0", "the parent")
 	f(after(list{-1, list{"x"}}), "record 2", "the prompt")
 	f(append(bytes.Clone(good), 0x92, 0xff, 0xdd, 0xff, 0xff, 0xff, 0xff, 1), "record 2", "the prompt", "EOF")
