@@ -42,6 +42,7 @@ Allocations and processor time are the server's, over the measured window.`,
 	f.IntVar(&c.Holders, "holders", 8, "instances that hold the cached part of a prompt")
 	f.IntVar(&c.Blocks, "blocks", 1_000_000, "blocks in the index, each counted once")
 	f.Float64Var(&c.Hit, "hit", 0.5, "part of a prompt that is held")
+	f.IntVar(&c.Window, "window", 0, "tokens of a sliding window that each instance has next to full attention, 0 for none")
 	f.StringVar(&c.Codec, "codec", query.JSON, "what prompts are sent in: "+strings.Join(query.AllCodecs, ", "))
 	f.StringVar(&c.Other, "other", "", "measure this codec too, in turns")
 	f.IntVar(&c.Reports, "reports", 0, "report this many prompts to the server before, 10,000 a second")

@@ -160,18 +160,31 @@ func (p *publishers) awaitApplied(enough func() bool) error {
 	return nil
 }
 
-// encodeFamily returns the batch that stores a family, a vLLM map.
+// encodeFamily returns the batch that stores a family, vLLM maps.
 func (l *Load) encodeFamily(family int, tokens []uint32) ([]byte, error) {
 	hashes := make([]uint64, l.chainLength())
 	for i := range hashes {
 		hashes[i] = l.engineHash(family, i)
 	}
-	return msgpack.Marshal([]any{float64(time.Now().UnixNano()) / 1e9, []any{map[string]any{
-		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": harness.Compact[uint32](tokens),
-		"block_size": l.BlockSize,
-		"lora_id":    nil, "medium": "GPU", "lora_name": nil,
-	}}, 0})
+	stored := func(hashes []uint64) map[string]any {
+		return map[string]any{
+			"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": harness.Compact[uint32](tokens),
+			"block_size": l.BlockSize,
+			"lora_id":    nil, "medium": "GPU", "lora_name": nil,
+		}
+	}
+	list := []any{stored(hashes)}
+	if l.Window > 0 {
+		full, window := list[0].(map[string]any), stored(hashes[max(0, len(hashes)-l.windowBlocks()):])
+		full["group_idx"], full["kv_cache_spec_kind"] = 0, "full_attention"
+		window["group_idx"], window["kv_cache_spec_kind"], window["kv_cache_spec_sliding_window"] = 1, "sliding_window", l.Window
+		list = append(list, window)
+	}
+	return msgpack.Marshal([]any{float64(time.Now().UnixNano()) / 1e9, list, 0})
 }
+
+// windowBlocks returns how many blocks a hit needs of the window.
+func (l *Load) windowBlocks() int { return (l.Window - 1 + l.BlockSize - 1) / l.BlockSize }
 
 // engineHash returns what engines call block i of a family.
 func (l *Load) engineHash(family, i int) uint64 {

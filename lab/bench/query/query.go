@@ -65,6 +65,9 @@ type Load struct {
 	Holders   int     // instances that hold the beginning of a prompt
 	Blocks    int     // indexed at least, each counted once
 	Hit       float64 // part of a prompt that is held
+	// Window, if above 0, gives each instance a second group of blocks, with a sliding window of so many tokens. Of that it holds
+	// what vLLM keeps: the window before the end of a family.
+	Window int
 }
 
 // Config describes the load and how the client asks.
@@ -120,6 +123,8 @@ func (l *Load) Check() error {
 		return fmt.Errorf("tokens is %d, less than the %d of a block", l.Tokens, l.BlockSize)
 	case l.Holders > l.Workers:
 		return fmt.Errorf("holders is %d, must be at most the %d workers", l.Holders, l.Workers)
+	case l.Window < 0:
+		return fmt.Errorf("window is %d, must not be negative", l.Window)
 	case !(l.Hit >= 0 && l.Hit <= 1):
 		return fmt.Errorf("hit is %v, must be between 0 and 1", l.Hit)
 	}

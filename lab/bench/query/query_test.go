@@ -63,6 +63,7 @@ func TestConfigCheck(t *testing.T) {
 	f("tokens", func(c *Config) { c.Tokens = 7 })
 	f("blocks", func(c *Config) { c.Blocks = 0 })
 	f("holders", func(c *Config) { c.Holders = 10 })
+	f("window is -1", func(c *Config) { c.Window = -1 })
 	f("hit", func(c *Config) { c.Hit = 1.1 })
 	f(`"xml"`, func(c *Config) { c.Codec = "xml" })
 	f("cores", func(c *Config) { c.Cores = 0 })
