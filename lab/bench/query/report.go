@@ -77,7 +77,8 @@ func newReport(c *Config, s *served) *Report {
 	r := &Report{
 		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, OtherCodec: c.Other, HTTP2: c.HTTP2, Connections: c.Connections,
 		Duration:  c.Duration.Seconds(),
-		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Window: c.Window, Blocks: c.families() * c.chainLength(), Prompts: c.countPrompts(),
+		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Window: c.Window,
+		Blocks: c.families() * c.chainLength(), Prompts: c.countPrompts(),
 		IndexBytes: s.IndexBytes, Preload: s.Preload, Machine: fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), m.CPU, m.OS), Go: m.Go,
 		Cores: fmt.Sprintf("%d for the server and %d for the client by GOMAXPROCS alone: %s", c.Cores, s.clients, s.Pinned),
 	}

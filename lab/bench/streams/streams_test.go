@@ -32,7 +32,8 @@ var recorded = list{
 	list{3, list{list{"S", list{7, 8}, nil, list{1, 2}}, list{"S", list{9}, 8, list{uint64(1) << 63}}}},
 	list{0, list{list{"R", list{8}}, list{"S", list{8, 7}, nil, list{}, "CPU"}, list{"R", list{7}, "CPU"}}},
 	list{1, list{}},
-	list{1, list{list{"S", list{8}, nil, list{1, 2}, "", 1, "sliding_window", 17}, list{"S", list{}, 8, list{3}, "", 1, "sliding_window", 17},
+	list{1, list{list{"S", list{8}, nil, list{1, 2}, "", 1, "sliding_window", 17},
+		list{"S", list{}, 8, list{3}, "", 1, "sliding_window", 17},
 		list{"R", list{8}, "", 1}}},
 }
 
