@@ -178,7 +178,7 @@ var table = []room{
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
 	{dir: "conductor/discovery",
-		rooms:   []string{"conductor", "conductor/kept", "events", "events/tape", "events/reach", "events/stream"},
+		rooms:   []string{"conductor", "conductor/kept", "conductor/normalize", "events", "events/tape", "events/reach", "events/stream"},
 		modules: []string{prometheus, zerolog}, not: []string{"flag"}},
 	// Values and errors of handlers in, statuses and bodies out.
 	{dir: "conductor/reply", rooms: []string{"conductor", "conductor/body", "conductor/server"}, modules: []string{gin, msgpack},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 )
@@ -12,8 +13,8 @@ import (
 // retryLearning is the pause between two connections that wait for events.
 const retryLearning = 5 * time.Second
 
-// LearnBlockSize returns the size of the first block that a publisher stores in an attention
-// group which is indexed. It asks for replays first, and then waits until the engine has work.
+// LearnBlockSize returns the size of the first blocks that a publisher stores in attention groups which are indexed, of several
+// sizes the smallest. It asks for replays first, and then waits until the engine has work.
 func LearnBlockSize(ctx context.Context, tr stream.Transport, r Rank, decode func([]byte) (events.Batch, error)) (int, error) {
 	for {
 		if r.Replay != "" {
@@ -37,8 +38,9 @@ func LearnBlockSize(ctx context.Context, tr stream.Transport, r Rank, decode fun
 	}
 }
 
-// firstSize returns the first block size that comes over a connection, 0 if none does. The
-// payload is the last frame of a message, empty at the end of a replay.
+// firstSize returns the smallest block size of the first batch with blocks that comes over a connection, 0 if none does: the
+// groups of an engine may have blocks of several sizes, which it announces together. The payload is the last frame of a
+// message, empty at the end of a replay.
 func firstSize(ctx context.Context, sub stream.Subscription, decode func([]byte) (events.Batch, error), ends bool) int {
 	defer context.AfterFunc(ctx, func() { sub.Close() })()
 	defer sub.Close()
@@ -57,21 +59,24 @@ func firstSize(ctx context.Context, sub stream.Subscription, decode func([]byte)
 		if err != nil {
 			continue
 		}
+		size := 0
 		for i := range b.Events {
-			if e := &b.Events[i]; e.Kind == events.Stored && len(e.Tokens) > 0 && e.BlockSize > 0 && isIndexed(e.GroupKind, e.Group) {
-				return e.BlockSize
+			e := &b.Events[i]
+			if e.Kind == events.Stored && len(e.Tokens) > 0 && e.BlockSize > 0 && isIndexed(e.GroupKind, e.Group) &&
+				(size == 0 || e.BlockSize < size) {
+				size = e.BlockSize
 			}
+		}
+		if size > 0 {
+			return size
 		}
 	}
 }
 
 // isIndexed reports whether blocks of an attention group are indexed, see rule EVENT-1.
 func isIndexed(kind string, group int) bool {
-	switch kind {
-	case "full_attention", "mla_attention", "sink_full_attention":
-		return true
-	case "":
+	if kind == "" {
 		return group <= 0
 	}
-	return false
+	return normalize.IndexedGroup(kind)
 }
