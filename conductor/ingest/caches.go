@@ -26,19 +26,18 @@ type cacheKey struct {
 	medium string
 }
 
-// learnGroup takes what a rank has announced of a group, and returns what is not known of it, "" if nothing. turn is held.
+// learnGroup remembers what a rank has announced about one of its groups. If that is not enough to tell what the group needs, it
+// returns what is missing, for a finding. turn is held.
 func (s *holdings) learnGroup(spec *normalize.Spec) (missing string) {
-	if !normalize.IndexedGroup(spec.Kind) {
-		if normalize.ForEncoders(spec.Kind) {
-			return ""
-		}
-		return fmt.Sprintf("its kind %q is not known", spec.Kind)
-	}
 	list := slices.Clone(s.specs[spec.Rank])
 	at, known := slices.BinarySearchFunc(list, spec.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
-	if known {
+	indexed := normalize.IndexedGroup(spec.Kind)
+	switch {
+	case known && indexed:
 		list[at] = *spec
-	} else {
+	case known: // it has another kind than it said before
+		list = slices.Delete(list, at, at+1)
+	case indexed:
 		list = slices.Insert(list, at, *spec)
 	}
 	s.mu.Lock()
@@ -52,6 +51,10 @@ func (s *holdings) learnGroup(spec *normalize.Spec) (missing string) {
 	}
 	size := s.reg.BlockSize
 	switch g := spec.NeedIn(size); {
+	case normalize.ForEncoders(spec.Kind):
+		return ""
+	case !indexed:
+		return fmt.Sprintf("its kind %q is not known", spec.Kind)
 	case g.Need != tiers.NeedUnknown:
 		return ""
 	case spec.Block%size != 0:
@@ -166,8 +169,8 @@ func (ns *namespace) slotOf(name cacheKey) int {
 	return slot
 }
 
-// decidesStay reports whether how long blocks of a holder stay says how long a prompt does. Engines free what a sliding window has
-// left behind at once, so of a rank with full attention only those groups do.
+// decidesStay reports whether the times that a holder's blocks stay show how long prompts stay. Engines free blocks behind a sliding
+// window at once, so if a rank has full attention, only the blocks of that count.
 func decidesStay(specs []normalize.Spec, key normalize.Owner) bool {
 	decides := true
 	for i := range specs {
