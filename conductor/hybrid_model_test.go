@@ -77,7 +77,8 @@ func (e *hybridEngine) hit(prompt string) int {
 func (e *hybridEngine) compute(rng *rand.Rand, prompt string) (events []any) {
 	from := e.hit(prompt)
 	full := func(g *hybridGroup) bool { return g.kind == "full_attention" }
-	dense := rng.IntN(3) == 0 || !slices.ContainsFunc(e.groups, full) // else nobody tells which blocks are kept
+	// Without full attention nothing says which blocks a sparse event names.
+	dense := rng.IntN(3) == 0 || !slices.ContainsFunc(e.groups, full)
 	var kept []int
 	for end := from + e.step; end <= len(prompt); end += e.step {
 		if dense || rng.IntN(2) == 0 {
@@ -143,7 +144,7 @@ func newHybridEngine(rng *rand.Rand, name string) *hybridEngine {
 	for range 1 + rng.IntN(2) {
 		g := &hybridGroup{kind: "sliding_window", block: 1, need: 1 + rng.IntN(4)}
 		switch {
-		case len(e.groups) == 0: // nobody names the boundaries of other sizes
+		case len(e.groups) == 0: // windows alone have blocks of one size here
 		case rng.IntN(3) == 0:
 			g.kind, g.block = "mamba", []int{1, full}[rng.IntN(2)]
 		case full > 1:

@@ -253,9 +253,10 @@ func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (
 	return dst, root
 }
 
-// ChainTo returns the local hashes of n blocks of a chain, of which the last is the one that an engine hash means to a source, and a
-// name of the block before them; begins says that there is none, as they begin a prompt. It reports false if the hash means no block of
-// a chain, if the chain has fewer blocks, or if the block before has no name that means it to the source. All events wait meanwhile.
+// ChainTo finds the block that an engine hash means to a source, and returns the local hashes of the n blocks of its chain that end
+// there. parent is a name of the block before those n; if they begin a prompt there is none, and begins is true. ok is false if the
+// hash means no block in a chain, if the chain has fewer blocks, or if the source knows no name of the block before. All events
+// wait meanwhile.
 func (q Inspector) ChainTo(src Source, engine uint64, n int) (locals []uint64, parent uint64, begins, ok bool) {
 	q.x.lock()
 	defer q.x.unlock()

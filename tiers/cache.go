@@ -66,15 +66,15 @@ type Cache struct {
 func (c *Cache) SetGroups(groups []Group, unit int) {
 	c.Groups, c.Step, c.Fine = groups, 1, unit > 0
 	for _, g := range groups {
-		c.Step = c.Step / divisor(c.Step, g.Block) * g.Block
+		c.Step = c.Step / Divisor(c.Step, g.Block) * g.Block
 	}
 	if c.Fine {
 		c.Step = unit
 	}
 }
 
-// divisor returns the greatest common divisor of two positive numbers.
-func divisor(a, b int) int {
+// Divisor returns the greatest common divisor of two numbers. That of 0 and a number is the number.
+func Divisor(a, b int) int {
 	for b != 0 {
 		a, b = b, a%b
 	}
@@ -92,22 +92,12 @@ func (c *Cache) HasFull() bool {
 	return false
 }
 
-// IsBound reports whether hits are no more than an upper bound, because it is not known what a group needs.
-func (c *Cache) IsBound() bool {
-	for i := range c.Groups {
-		if c.Groups[i].Need == NeedUnknown {
-			return true
-		}
-	}
-	return false
-}
-
 // hasKnown reports whether it is known of some group what it needs.
 func (c *Cache) hasKnown() bool {
 	return slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Need != NeedUnknown })
 }
 
-// CacheHit is where what a rank takes from a medium ends.
+// CacheHit says where the blocks that a rank takes from a medium end.
 type CacheHit struct {
 	Owner uint32 // one of those of the cache
 	// Blocks is the end of the hit, Start where it begins: 0 on the device, the hit of the tiers above elsewhere.

@@ -1,5 +1,7 @@
 package catalog
 
+import "example.com/conductor/tiers"
+
 // An engine's block may be several registered blocks, which the engine announces and uses together. Where its blocks have
 // several sizes, as where an engine has shorter ones at the ends of prompts, what counts is their greatest common divisor.
 
@@ -7,7 +9,7 @@ package catalog
 func (ns *Namespace) NoteEngineBlock(size int) {
 	ns.Deployment.mu.Lock()
 	defer ns.Deployment.mu.Unlock()
-	ns.EngineBlock = divisor(size, ns.EngineBlock)
+	ns.EngineBlock = tiers.Divisor(size, ns.EngineBlock)
 }
 
 // EngineBlockOf returns how many registered blocks the engines of an instance of a deployment use together, 1 if that is not known.
@@ -19,16 +21,8 @@ func EngineBlockOf(d *Deployment, instance int32) (size int) {
 	defer d.mu.RUnlock()
 	for _, ns := range d.holders {
 		if ns.InstanceID == instance {
-			size = divisor(size, ns.EngineBlock)
+			size = tiers.Divisor(size, ns.EngineBlock)
 		}
 	}
 	return max(size, 1)
-}
-
-// divisor returns the greatest common divisor of two numbers. That of 0 and a number is the number.
-func divisor(a, b int) int {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }

@@ -86,7 +86,7 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 			all = ns.blocksOf(all, h, size, at.Fold)
 		}
 		own := len(all) - before
-		if own < size && !exact { // full attention has evicted the others where exact
+		if own < size && !exact { // of an engine with several groups, full attention has just evicted the others
 			a.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
 				"counts as that one block until it is announced again behind them", size, c.Medium.Name)
 		}
@@ -137,7 +137,8 @@ func (ns *namespace) blocksOf(dst []uint64, h uint64, size int, fold uint64) []u
 	return append(dst, h)
 }
 
-// blocksBehind appends the hashes of the blocks of a chunk of a size, of which h names the last, or h alone if not all are known.
+// blocksBehind appends the hashes of the size blocks that end with block h, in the order of the chain. If not all of them are known it
+// appends h alone.
 func (ns *namespace) blocksBehind(dst []uint64, h uint64, size int, fold uint64) []uint64 {
 	from := len(dst)
 	if size > 1 {
@@ -249,8 +250,8 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 	return found
 }
 
-// withdrawListed removes a block of the engine from one of the chunks that list it, and reports whether one has it. parts are the
-// registered blocks of which it is.
+// withdrawListed removes one of the engine's blocks from a chunk that lists it, and reports whether there was such a chunk. parts are
+// the registered blocks that the engine's block consists of.
 func (s *holdings) withdrawListed(ns *namespace, key normalize.Owner, parts []uint64, fold uint64) bool {
 	key.Listed = true
 	for _, key.Chunk = range ns.chunks[key.Medium] {

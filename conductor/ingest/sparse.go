@@ -13,8 +13,8 @@ import (
 //	full attention   |------ D ------|------ H ------|------ L ------|     registered: 16 tokens, blocks of 64
 //	sliding window   |   |   | C | D |   |   |   |   |   |   | K | L |     hashes C D K L, tokens of 12 blocks
 //
-// The hashes name each the same block as in other groups. So D and L stand where full attention says. Nobody else names C and K, but
-// what a window keeps are runs that end on a boundary of all groups: C is just before D, K just before L.
+// Which block a hash means is the same in all groups, so full attention tells where D and L are. It does not name C and K. But a
+// window keeps runs of blocks that end where a block of every group ends, so C is just before D, and K just before L.
 
 // namesAll reports whether a group with full attention names every block of a size in tokens, because its own are no larger.
 func namesAll(specs []normalize.Spec, size int) bool {
@@ -31,7 +31,8 @@ func announcesSize(specs []normalize.Spec, group int) bool {
 	return slices.ContainsFunc(specs, func(g normalize.Spec) bool { return g.Group == group && g.Block > 0 })
 }
 
-// putRuns stores the blocks of runs whose last one another group has announced, and those of others by their hashes alone.
+// putRuns stores blocks that a sliding window keeps. Where another group has announced the last block of a run, the blocks before it
+// follow from that. All other blocks are stored by their hashes alone.
 func (a *applier) putRuns(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
 	rest, all := *c, c.Cut.Hashes
 	rest.Runs = false
@@ -63,7 +64,8 @@ func (a *applier) putRuns(ns *namespace, c *normalize.Change, at names.Placing) 
 	return sum
 }
 
-// putRun stores a run of blocks that follow each other, of which the last is known. It reports false if the blocks before are not.
+// putRun stores blocks that follow each other in a chain. It finds the chain by the last of them, and reports false if the index does
+// not know the blocks before that one.
 func (a *applier) putRun(ns *namespace, c *normalize.Change, run []uint64, at names.Placing) (res index.StoreResult, placed bool) {
 	size := max(c.Chunk, 1)
 	last := run[len(run)-1]

@@ -41,7 +41,8 @@ type retiredHash struct {
 	hash uint64
 }
 
-// maxRetired bounds the retired hashes that a source remembers, in some 3 MB. What is beyond it is removed as unknown.
+// maxRetired bounds the retired hashes that a source remembers; they take some 3 MB. A removal of any further one counts as one of an
+// unknown block.
 const maxRetired = 1 << 16
 
 // versions are the adapters that the events of a source number. Only the registered deployment has any: events about

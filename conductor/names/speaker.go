@@ -146,7 +146,7 @@ func (n *Speaker) HoldsAs(lora string, owners []index.Owner, e *events.Event) bo
 	return e.HasParent && holds(e.Parent) || slices.ContainsFunc(e.Hashes, holds)
 }
 
-// HashOf returns the hash of which an engine's event makes a name.
+// HashOf returns the hash by which the engine's events call the block with this name in the index.
 func (n *Speaker) HashOf(name uint64) uint64 { return name ^ n.fold }
 
 // resolveStandard is Resolve for a standardized event. Its hashes cover neither adapter nor salt, so
