@@ -183,6 +183,22 @@ func (p *past) applyMove(ev *events.Event, raw []byte) {
 	p.applyEvent(&removed, raw)
 }
 
+// encodeClears returns events that clear the usual media and those there have been: a follower may leave what is below the device
+// without a word about the medium.
+func (p *past) encodeClears(f wire.Frame) [][]byte {
+	media := []string{"", tiers.NameHost, tiers.NameDisk, tiers.NameExternal}
+	for i := range p.places {
+		if medium := p.places[i].medium; medium != tiers.NameDevice && !slices.Contains(media, medium) {
+			media = append(media, medium)
+		}
+	}
+	all := make([][]byte, 0, len(media))
+	for _, medium := range media {
+		all = append(all, f.EncodeClear(medium))
+	}
+	return all
+}
+
 // placeOf returns the number of an event's place.
 func (p *past) placeOf(ev *events.Event) uint32 {
 	at := place{tiers.ParseMedium(ev.Medium).Name, max(ev.Group, 0), ev.Owned}
@@ -268,7 +284,7 @@ func (p *past) compact() (dump [][]byte) {
 func (p *past) packDump(dump [][]byte, limit int) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		// A clear would end the follower's doubt.
-		if !p.doubtful && !yield(p.frame.Wrap(p.frame.EncodeClear())) {
+		if !p.doubtful && !yield(p.frame.Wrap(p.encodeClears(p.frame)...)) {
 			return
 		}
 		for begin, end := 0, 0; begin < len(dump); begin = end {

@@ -190,7 +190,7 @@ func (r *Relay) recordBatch(step *stream.Step) {
 	if r.counts.Resets > 0 && !span.Any && step.Seq > 1 {
 		frame, _, _ := wire.CutBatch(step.Payload)
 		r.counts.Tape.Batches++
-		r.record.RecordBatch(step.Epoch, step.Seq-2, false, frame.Wrap(frame.EncodeClear()), nil)
+		r.record.RecordBatch(step.Epoch, step.Seq-2, false, frame.Wrap(r.past.encodeClears(frame)...), nil)
 	}
 	r.counts.Tape.Batches++
 	r.record.RecordBatch(step.Epoch, step.Seq, false, step.Payload, step.Block)

@@ -52,13 +52,19 @@ func (f Frame) Wrap(all ...[]byte) []byte {
 	return slices.Concat(parts...)
 }
 
-// EncodeClear returns an event that clears everything, in the form of the events that the frame was around.
-func (f Frame) EncodeClear() []byte {
+// EncodeClear returns an event that clears a medium, in the form of the events that the frame was around. With medium "" it clears the
+// device, and what the reader takes for cleared with it.
+func (f Frame) EncodeClear(medium string) []byte {
 	const tag = "AllBlocksCleared"
-	if f.maps {
+	switch {
+	case f.maps && medium == "":
 		return appendText(appendText(appendMap(nil, 1), "type"), tag)
+	case f.maps:
+		return appendText(appendText(appendText(appendText(appendMap(nil, 2), "type"), tag), "medium"), medium)
+	case medium == "":
+		return appendText(appendArray(nil, 1), tag)
 	}
-	return appendText(appendArray(nil, 1), tag)
+	return appendText(appendText(appendArray(nil, 2), tag), medium)
 }
 
 // EncodeRemoval returns an event that removes blocks of a stored event from where that has stored them, in its form. raw is

@@ -17,8 +17,14 @@ func TestCutBatch(t *testing.T) {
 		if got := frame.Wrap(all...); !ok || len(all) != n || !bytes.Equal(got, pack(t, again)) {
 			t.Errorf("%v is cut into %d events, and put together to %q", batch, len(all), got)
 		}
-		if got := frame.EncodeClear(); !bytes.Equal(got, pack(t, clear)) {
+		if got := frame.EncodeClear(""); !bytes.Equal(got, pack(t, clear)) {
 			t.Errorf("a clear of the publisher of %v is %q", batch, got)
+		}
+	}
+	for _, maps := range []bool{false, true} {
+		b, err := Decode((Frame{maps: maps}).Wrap((Frame{maps: maps}).EncodeClear("CPU")), Limits{})
+		if err != nil || len(b.Events) != 1 || b.Events[0].Kind != events.Cleared || b.Events[0].Medium != "CPU" {
+			t.Errorf("a clear of a medium is read as %+v, %v", b.Events, err)
 		}
 	}
 	arrayClear, objectClear := arr{"AllBlocksCleared"}, obj{"type", "AllBlocksCleared"}
