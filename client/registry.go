@@ -97,8 +97,10 @@ type Registration struct {
 	// engine's own, drop leaves their events out. Not for pools.
 	Owned string `json:"owned,omitempty"`
 
-	// What an AllBlocksCleared of the engine clears: all tiers, or only its device. Choose device if the
-	// lower tiers keep their blocks then. Not for pools.
+	// What an AllBlocksCleared of the engine clears: all tiers, or only its device. Leave it out for vLLM:
+	// its device is then cleared at once, and each lower tier once the engine stores a block there again
+	// that it should still have. Set all if every reset of your engine resets its connector too, and
+	// device if none does. Types other than vLLM clear all by default. Not for pools.
 	Clear string `json:"clear,omitempty"`
 
 	// What the publisher numbers: own is the batches of this source, shared is those of all its topics

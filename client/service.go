@@ -57,8 +57,8 @@ type Service struct {
 	// Whether copies of the KV Cache Runner are left out (`drop`); absent if they count next to the
 	// engine's own.
 	Owned string
-	// What an AllBlocksCleared of the engine clears, if only its device (`device`); absent if it clears
-	// all tiers.
+	// What an AllBlocksCleared of the engine clears, if the registration says so: only its device
+	// (`device`) or all tiers (`all`).
 	Clear string
 	// Tenants besides TenantID that events of the source may name; absent for none.
 	MayAnnounce []string

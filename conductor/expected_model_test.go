@@ -148,8 +148,8 @@ func (m *expectedModel) rank() (instance string, rank int) {
 }
 
 func (m *expectedModel) play() {
-	for _, line := range []string{"register A copies=set", "register A rank=1 copies=set replay=no", "register B copies=set",
-		"register P type=Mooncake serves=A"} {
+	for _, line := range []string{"register A copies=set clear=all", "register A rank=1 copies=set clear=all replay=no",
+		"register B copies=set clear=all", "register P type=Mooncake serves=A"} {
 		m.command(line)
 	}
 	line := "register N events=none capacity_blocks=1000 type=Standard"
@@ -178,7 +178,7 @@ func (m *expectedModel) play() {
 				m.command("unregister A rank=1")
 				m.drop("A", 1)
 			} else {
-				m.command("register A rank=1 copies=set replay=no")
+				m.command("register A rank=1 copies=set clear=all replay=no")
 			}
 		case n == 12:
 			m.command(fmt.Sprintf("wait %dms", 1+m.dice.IntN(2000)))

@@ -188,6 +188,7 @@ func (f *fleet) run() faultCounts {
 		endpoint := fmt.Sprintf("ipc://%d", e.n)
 		err := f.c.Register(registration.Registration{
 			Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: "vLLM", Model: "m", Instance: e.name(), BlockSize: faultBlock,
+			Clear: registration.ClearAll,
 		}, ingest.RegisterOptions{})
 		must.Succeed(f.t, err)
 		wg.Go(func() {

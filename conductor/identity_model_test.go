@@ -204,7 +204,7 @@ func (f *identFleet) describe() (lines []string) {
 		if s.pool {
 			line += " type=Mooncake"
 		} else {
-			line += " copies=set"
+			line += " copies=set clear=all"
 		}
 		if s.registered.lora != "" {
 			line += " lora=" + s.registered.lora

@@ -165,7 +165,7 @@ func TestTakeoverBesideChanges(t *testing.T) {
 			a := openReplica(t, new(streamtest.Network))
 			fleet := fleetOf[:4] // those that can replay
 			for _, who := range fleet {
-				s.do("register "+who, a)
+				s.do("register "+who+" clear=all", a)
 			}
 			for range 60 {
 				s.announce(a)
@@ -182,9 +182,9 @@ func TestTakeoverBesideChanges(t *testing.T) {
 				who := s.pick(fleet...)
 				switch s.rng.IntN(7) {
 				case 0:
-					s.do("register "+who, b)
+					s.do("register "+who+" clear=all", b)
 				case 1:
-					s.do("register "+who+" replace=yes copies="+s.pick("set", "count"), b)
+					s.do("register "+who+" clear=all replace=yes copies="+s.pick("set", "count"), b)
 				case 2, 3:
 					s.do("unregister "+who, b)
 				case 4:
@@ -225,7 +225,7 @@ func TestTakeoverBesideChanges(t *testing.T) {
 				open()
 			}
 			for _, who := range fleet {
-				s.do("register "+who+" replace=yes", b)
+				s.do("register "+who+" clear=all replace=yes", b)
 			}
 			for range s.rng.IntN(20) {
 				s.announce(a)

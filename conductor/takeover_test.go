@@ -65,9 +65,9 @@ func TestTakeoverModel(t *testing.T) {
 			s := story{rng: rand.New(rand.NewPCG(seed, uint64(i)))}
 			a := openReplica(t, new(streamtest.Network))
 			b := openReplica(t, a.network)
-			s.do("register "+kept, a, b)
+			s.do("register "+kept+" clear=all", a, b)
 			for _, who := range fleetOf {
-				s.do("register "+who, a)
+				s.do("register "+who+" clear=all", a)
 			}
 			between := func() {
 				if s.rng.IntN(3) == 0 {
@@ -93,7 +93,7 @@ func TestTakeoverModel(t *testing.T) {
 			}
 			for _, who := range fleetOf {
 				if !strings.Contains(who, "replay=no") {
-					s.do("register "+who, b)
+					s.do("register "+who+" clear=all", b)
 				}
 			}
 			for range s.rng.IntN(30) {

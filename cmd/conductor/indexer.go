@@ -84,6 +84,7 @@ func (f *indexerFlags) dynamoServer() (out config.DynamoServer, err error) {
 		out.Workers = append(out.Workers, config.Source{Registration: registration.Registration{
 			Endpoint: w.Endpoint, Type: registration.TypeVLLM, Model: f.modelName, Tenant: f.tenant(),
 			Instance: strconv.FormatUint(w.Instance, 10), BlockSize: int(f.blockSize), Rank: int(w.Rank),
+			Clear: registration.ClearAll, // as Dynamo reads it
 		}})
 	}
 	return out, nil

@@ -143,7 +143,9 @@ func TestPoliciesOverSockets(t *testing.T) {
 		{"owned", "", []any{ruledStored(0, 2, cpu...), ruledStored(0, 3, owner...), ruledStored(0, 3, owner...), ruledRemoved(0, 2, cpu...),
 			ruledRemoved(2, 3, owner...)}, "32 0 32", "map[]", ""},
 		{"disowned", "owned: drop", []any{ruledStored(0, 3, owner...), ruledStored(0, 1, cpu...)}, "16 0 16", "map[foreign:1]", ""},
-		{"cleared", "", []any{ruledStored(0, 2), ruledStored(0, 2, cpu...), ruledStored(0, 2, owner...), cleared}, "0 0 0", "map[]", ""},
+		{"cleared", "clear: all", []any{ruledStored(0, 2), ruledStored(0, 2, cpu...), ruledStored(0, 2, owner...), cleared}, "0 0 0",
+			"map[]", ""},
+		{"on trial", "", []any{ruledStored(0, 2), ruledStored(0, 2, cpu...), ruledStored(0, 2, owner...), cleared}, "32 0 32", "map[]", ""},
 		{"spared", "clear: device", []any{ruledStored(0, 3), ruledStored(0, 2, cpu...), cleared}, "32 0 32", "map[]", ""},
 		{"empty", "", []any{
 			ruledStored(0, 0, "token_ids", []int{1, 2, 3}, "block_size", 3), ruledStored(0, 2),

@@ -133,7 +133,8 @@ func (f *liveFleet) config(peer string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "dynamo: {peers: %q}\nsources:\n", peer)
 	for _, r := range f.ranks {
-		fmt.Fprintf(&b, "- {endpoint: %q, replay_endpoint: %q, type: vLLM, modelname: m, instance_id: '%d', dp_rank: %d, block_size: %d}\n",
+		fmt.Fprintf(&b, "- {endpoint: %q, replay_endpoint: %q, type: vLLM, clear: all, "+
+			"modelname: m, instance_id: '%d', dp_rank: %d, block_size: %d}\n",
 			r.pub.Endpoint(), r.pub.ReplayEndpoint(), r.worker, r.n, replicaBlock)
 	}
 	return b.String()

@@ -31,7 +31,7 @@ func isListener(s *status.Source) bool { return !s.Recovered && isWorker(&s.Regi
 // of stored blocks and, unless they named another, of queries.
 func (d *Dialect) register(r *exchange) error {
 	var (
-		reg                  = registration.Registration{Type: registration.TypeVLLM}
+		reg                  = registration.Registration{Type: registration.TypeVLLM, Clear: registration.ClearAll}
 		replay, salt, lora   *string
 		blockSize            uint64
 		routingGroup, tenant string

@@ -29,6 +29,8 @@ type applier struct {
 	assumed  int                    // blocks whose adapter and salt are a guess
 	chunks   map[string]*chunkGuess // by medium, see chunks.go
 
+	// repeated: put has stored blocks that were there already, since storeBlocks began.
+	repeated bool
 	// stored is what put stored last. clientHashes are those of its blocks, nil if they are their
 	// local hashes; clientBuffer has them.
 	stored                     index.Store

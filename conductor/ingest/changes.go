@@ -148,14 +148,14 @@ func (a *applier) clear(c *normalize.Change) {
 		a.clearExpected(e, rank)
 		a.shared.counts.cleared.ok.Add(1)
 		a.doctor.ForgetCopies()
+		a.holdings.cleared = clearing{rank, a.holdings.past.seq, true}
 	}
 	for _, ns := range a.holdings.namespaces {
 		if !ns.Deployment.Key.Within(e) {
 			continue
 		}
 		for key, h := range ns.owners {
-			if key.Rank == rank && (medium == "" || key.Medium == medium) && (key.Owned || !c.Owner.Owned) &&
-				scope.Agrees(e.Backend, key.Backend) {
+			if key.Rank == rank && a.leaves(ns, c, key, h) && (key.Owned || !c.Owner.Owned) && scope.Agrees(e.Backend, key.Backend) {
 				a.holdings.past.noteEmptied(inspect.Cleared, ns.Deployment.Key, key, ns.clearNamed(h, e))
 			}
 		}
@@ -164,6 +164,15 @@ func (a *applier) clear(c *normalize.Change) {
 	if a.pool != nil {
 		a.pool.Clear(e, medium)
 	}
+}
+
+// leaves reports whether a cleared event takes the medium of an owner.
+func (a *applier) leaves(ns *namespace, c *normalize.Change, key normalize.Owner, h *holder) bool {
+	switch c.Owner.Medium {
+	case "", key.Medium:
+		return true
+	}
+	return c.Event.Medium == "" && a.leavesAtClear(ns, key, h) // of the device
 }
 
 // applyObject applies a stored or removed object of a pool.

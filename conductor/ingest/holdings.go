@@ -34,6 +34,9 @@ type holdings struct {
 	specs   map[int32][]normalize.Spec      // attention groups by rank, ordered by number, see caches.go; as namespaces
 	folded  []uint64                        // buffer of names
 
+	resets  map[lowerTier]*reset // see resets.go; guarded as namespaces are
+	cleared clearing             // the last one
+
 	filling bool          // a snapshot of the engine is being applied, see fill.go
 	hidden  []hiddenOwner // owners that are shown at its end
 
@@ -369,9 +372,10 @@ func (s *holdings) noRoomFor(ns *namespace, key normalize.Owner) bool {
 func (s *holdings) leaveAll() {
 	s.mu.Lock()
 	all := s.namespaces
-	s.namespaces, s.tallies, s.holders, s.specs = nil, nil, 0, nil
+	s.namespaces, s.tallies, s.holders, s.specs, s.resets = nil, nil, 0, nil, nil
 	s.mu.Unlock()
 	s.media = make(map[string]tiers.Medium) // another source may have inherited the old one
+	s.cleared = clearing{}
 	for _, ns := range all {
 		delete(s.byKey, ns.Deployment.Key)
 		s.catalog.Leave(ns.Namespace)

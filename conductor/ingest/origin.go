@@ -118,6 +118,9 @@ func (c *Sources) refuses(s *Source, theirs registration.Registration) bool {
 	if ours.Owned == registration.OwnedDrop {
 		theirs.Owned = registration.OwnedDrop
 	}
+	if (ours.Clear == "" || theirs.Clear == "") && ours.Clear != registration.ClearDevice && theirs.Clear != registration.ClearDevice {
+		theirs.Clear = ours.Clear // at most a trial differs, and releases without trials wrote all as ""
+	}
 	field, _, _ := ours.Diff(&theirs, registration.CopiesWord(c.opts.Copies))
 	if field != "" {
 		c.log.Warn().Str("source", theirs.Key().String()).Str("reason", "its "+field+" is another one here").

@@ -288,8 +288,11 @@ func newRegistered(c *Sources, r registration.Registration, opts *RegisterOption
 	s := newUnjoined(c, r)
 	s.Static, s.tape = opts.Static, recorded
 	s.feed = c.open(r, opts.isExempt(), recorded, s.onState)
-	if f, is := s.feed.(*RecordedFeed); is {
+	switch f := s.feed.(type) {
+	case *RecordedFeed:
 		f.source = s
+	case *stream.Stream:
+		f.LimitClears(func(media []string) bool { return keepsAtClear(&s.holdings, media) })
 	}
 	s.states = statelog.New(c.log.With().Str("source", r.Key().String()).Logger(), s.feed.Status, c.opts.Stream.StaleAfter)
 	c.addSource(s)
@@ -337,7 +340,7 @@ func newUnjoined(c *Sources, r registration.Registration) *Source {
 	a.dropped = make(map[events.Reason]uint64)
 	a.normal = normalize.New(normalize.Options{
 		Registered: r.Context(), Rank: r.Rank, Pool: r.IsPool(), Standard: r.Type == registration.TypeStandard,
-		DropOwned: r.Owned == registration.OwnedDrop, ClearDevice: r.Clear == registration.ClearDevice, MayAnnounce: r.AllowsTenant,
+		DropOwned: r.Owned == registration.OwnedDrop, ClearDevice: registration.LeavesLowerTiers(&r), MayAnnounce: r.AllowsTenant,
 		IsAlias: m.IsAlias,
 		Scheme:  c.scheme, Findings: &s.doctor.Findings, Medium: s.holdings.mediumOf,
 	})
@@ -363,7 +366,6 @@ func (o *Options) streamConfig(r registration.Registration, free bool, recorded 
 		cfg.Transport = o.Transport(r, free)
 	}
 	cfg.ReplayFlow = r.Tenant
-	cfg.PartialClears = r.Clear == registration.ClearDevice
 	if cfg.Rank = r.Rank; r.IsPool() {
 		cfg.Rank = stream.NoRanks
 	}

@@ -51,16 +51,13 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 	if c.Canonical && !ns.behindKnown(c.Cut, at.Fold) {
 		c.Local = nil // the hashes are the keys, wherever in a prompt the blocks lie
 	}
-	switch {
-	case !ns.mayHaveChunks(c.Owner.Medium, c.Owner.Chunk):
+	if !ns.mayHaveChunks(c.Owner.Medium, c.Owner.Chunk) {
 		a.countSkipped(events.BlockSizeMismatch, c.Event.Count())
 		return res, events.BlockSizeMismatch
-	case a.reg.IsPool() && c.Local == nil:
-		res = a.storeInPool(ns, c, at)
-	case c.Local == nil:
-		res = a.putHashes(ns, c, at)
-	default:
-		res = a.put(ns, c, at)
+	}
+	a.repeated = false
+	if res = a.putAll(ns, c, at); a.noteRepeat(c, a.repeated) {
+		res = a.putAll(ns, c, at)
 	}
 	c.Context.Variant = a.noteStored(ns, c, &at, &res)
 	if device {
@@ -70,6 +67,17 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 		a.shared.counts.countStored(c.Event, &res)
 	}
 	return res, ""
+}
+
+// putAll stores the blocks of a change, however it names them.
+func (a *applier) putAll(ns *namespace, c *normalize.Change, at names.Placing) index.StoreResult {
+	switch {
+	case c.Local != nil:
+		return a.put(ns, c, at)
+	case a.reg.IsPool():
+		return a.storeInPool(ns, c, at)
+	}
+	return a.putHashes(ns, c, at)
 }
 
 // behindKnown reports whether the blocks of a stored event begin prompts, or are behind a block that
@@ -111,9 +119,11 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 	}
 	owner, policy := a.holdings.holder(ns, c.Owner, c.Medium).owners[0], a.holdings.copies(c.Owner)
 	engine, single := a.holdings.names(hashes, at.Fold), policy == index.CopySet && c.Owner.Chunk > 1
-	if single {
+	if c.Owner.Chunk > 1 && (single || c.Local == nil) {
 		engine = slices.Clone(engine) // a store may permute its hashes
-		policy = index.CopyCount      // of the blocks: chunks may have some in common
+	}
+	if single {
+		policy = index.CopyCount // of the blocks: chunks may have some in common
 	}
 	a.stored = index.Store{
 		Owner:        owner,
@@ -135,10 +145,28 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		a.stored.Awaited = func(w index.Awaited) { a.effects.Awaited = append(a.effects.Awaited, awaited{ns.Deployment, w}) }
 	}
 	res := ns.Deployment.Index.Store(&a.stored)
+	a.repeated = a.repeated || res.Copies > 0 && a.holdsTwice(ns, owner, c, at.Fold)
 	if single && res.Copies > 0 {
 		a.holdings.keepSingle(ns, owner, c, at.Fold)
 	}
 	return res
+}
+
+// holdsTwice reports whether a stored event of which an owner had blocks was a repeat. Chunks that begin alike repeat the blocks that
+// they share, so of a chunk the last block decides.
+func (a *applier) holdsTwice(ns *namespace, o index.Owner, c *normalize.Change, fold uint64) bool {
+	size := c.Owner.Chunk
+	if size <= 1 {
+		return true
+	}
+	if !judgesResets(a.holdings, c.Owner) {
+		return false
+	}
+	var last []uint64
+	for i := size - 1; i < len(c.Cut.Hashes); i += size {
+		last = append(last, c.Cut.Hashes[i]^fold)
+	}
+	return slices.ContainsFunc(ns.Deployment.Index.Inspect().Copies(nil, o, last), func(n int) bool { return n > 1 })
 }
 
 // says returns what a stored event says of the adapter and salt of its blocks.
@@ -250,7 +278,9 @@ func (a *applier) removeBlocks(e *events.Event, key normalize.Owner) int {
 			return 0
 		}
 	}
-	unknown := len(e.Hashes) - a.holdings.withdraw(e, key)
+	found := a.holdings.withdraw(e, key)
+	noteFound(a.holdings, key, found)
+	unknown := len(e.Hashes) - found
 	a.countSkipped(events.UnknownHash, unknown)
 	for _, ns := range a.holdings.namespaces {
 		if ns.Deployment.Index.ContestedHashes() > 0 {

@@ -232,6 +232,9 @@ func (r *Registration) shown(name, copies string) string {
 	case "owned":
 		return cmp.Or(r.Owned, OwnedCount)
 	case "clear":
+		if JudgesResets(r) {
+			return "default"
+		}
 		return cmp.Or(r.Clear, ClearAll)
 	case fieldProfile:
 		return r.Profile.Summary()

@@ -14,7 +14,7 @@ import (
 //	Reports      ""   what its balance shows     incremental, full
 //	Drafter      ""   takes no block of a hit    drops_last_block
 //	Owned        ""   count                      drop
-//	Clear        ""   all                        device
+//	Clear        ""   as the type does           all, device
 //	MayAnnounce  nil  the tenant of the source   further tenants
 
 // Values of Registration.Copies, Reports, Drafter, Owned and Clear.
@@ -30,7 +30,7 @@ const (
 	// that it has on the device is a touch.
 	ReportsFull = "full"
 	OwnedDrop   = "drop"   // events about them are dropped as foreign
-	ClearAll    = "all"    // AllBlocksCleared takes the blocks of all tiers
+	ClearAll    = "all"    // AllBlocksCleared takes the blocks of all tiers, as without a word from engines other than vLLM
 	ClearDevice = "device" // it takes those of the device
 )
 
@@ -52,6 +52,9 @@ func (r *Registration) normalizePolicies(bad *faults) {
 			*value = ""
 		}
 	}
+	if r.Clear == ClearAll && r.Type != TypeVLLM {
+		r.Clear = ""
+	}
 	switch {
 	case r.SnapshotEndpoint == "":
 	case r.IsPool():
@@ -67,6 +70,13 @@ func (r *Registration) normalizePolicies(bad *faults) {
 func (r *Registration) AllowsTenant(tenant string) bool {
 	return tenant == "" || tenant == r.Tenant || slices.Contains(r.MayAnnounce, tenant)
 }
+
+// LeavesLowerTiers reports whether an AllBlocksCleared that names no medium takes the blocks of the device alone, at first.
+func LeavesLowerTiers(r *Registration) bool { return r.Clear == ClearDevice || JudgesResets(r) }
+
+// JudgesResets reports whether later events decide if such a clear was one of the lower tiers too: vLLM announces a reset of its
+// device, and then a reset of its connector looks the same.
+func JudgesResets(r *Registration) bool { return r.Clear == "" && r.Type == TypeVLLM }
 
 // CopiesWord returns the word of a registration for a policy.
 func CopiesWord(p index.CopyPolicy) string {

@@ -145,9 +145,11 @@ type Registration struct {
 	// leaves their events out. Not for pools.
 	Owned string `json:"owned,omitempty" words:"count|drop" default:"count"` // "" is count
 
-	// What an AllBlocksCleared of the engine clears: all tiers, or only its device. Choose device if the lower tiers
-	// keep their blocks then. Not for pools.
-	Clear string `json:"clear,omitempty" words:"all|device" default:"all"` // "" is all
+	// What an AllBlocksCleared of the engine clears: all tiers, or only its device. Leave it out for vLLM: its device is
+	// then cleared at once, and each lower tier once the engine stores a block there again that it should still have.
+	// Set all if every reset of your engine resets its connector too, and device if none does. Types other than vLLM
+	// clear all by default. Not for pools.
+	Clear string `json:"clear,omitempty" words:"all|device"` // "" is as JudgesResets says for vLLM, else all
 
 	// Further tenants that the events of the source may name. Only the configuration file can set it: over HTTP a
 	// tenant here is refused (400), and a source of the file keeps the tenants that it has.

@@ -21,8 +21,8 @@ const (
 // machineConfig is what the machine needs to know.
 type machineConfig struct {
 	firstSeq  uint64
-	partial   bool // a clear of the publisher leaves blocks
-	rank      int  // as Config.Rank
+	partial   func(media []string) bool // a clear of the publisher leaves blocks; nil for never
+	rank      int                       // as Config.Rank
 	canReplay bool
 	timeout   time.Duration // how long a replay may make no progress
 

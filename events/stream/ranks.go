@@ -33,7 +33,7 @@ func noteRanks(m *machine, b *events.Batch) {
 			m.completeness.noteRank()
 		}
 	}
-	if !m.cfg.partial && clearsEverything(b) {
+	if clearsEverything(b) && (m.cfg.partial == nil || !m.cfg.partial(clearedMedia(b))) {
 		m.completeness.noteClear(meant(b.Rank), m.ranks)
 	}
 }
@@ -80,4 +80,23 @@ func (t *completeness) historyReason(otherwise string) string {
 		return ReasonTimeout
 	}
 	return otherwise
+}
+
+// LimitClears makes what was missed before a clear still matter if keeps reports true: the publisher has kept blocks. Call it before
+// the first Next, which calls keeps at each batch that clears everything, when all batches before it are applied. media are those that
+// the batch clears by name.
+func (s *Stream) LimitClears(keeps func(media []string) bool) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	s.machine.cfg.partial = keeps
+}
+
+// clearedMedia returns the media that a batch clears by name, as the publisher calls them.
+func clearedMedia(b *events.Batch) (media []string) {
+	for i := range b.Events {
+		if e := &b.Events[i]; e.Kind == events.Cleared && e.Medium != "" && !e.Owned && !e.Envelope {
+			media = append(media, e.Medium)
+		}
+	}
+	return media
 }

@@ -136,9 +136,6 @@ type Config struct {
 	FirstSeq uint64
 	// Rank is that of batches and events which name none. NoRanks says that ranks mean nothing, as those of a pool.
 	Rank int
-	// PartialClears says that a clear of the publisher leaves blocks, so that what was
-	// missed before it still matters.
-	PartialClears bool
 	// ReplayTimeout is how long a replay may make no progress (5 s).
 	ReplayTimeout time.Duration
 	// SnapshotTimeout is how long a request for a snapshot may make no progress (10 s),
@@ -319,7 +316,6 @@ func Open(cfg Config) *Stream {
 		wake: make(chan struct{}, 1), unpaused: make(chan struct{}, 1),
 		machine: newMachine(machineConfig{
 			firstSeq:  cfg.FirstSeq,
-			partial:   cfg.PartialClears,
 			rank:      cfg.Rank,
 			canReplay: cfg.ReplayEndpoint != "",
 			timeout:   cfg.ReplayTimeout,

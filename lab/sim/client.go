@@ -61,6 +61,8 @@ type registration struct {
 	Serves []string `json:"serves,omitempty"`
 	// Reports is full for an engine that announces blocks again which it reuses.
 	Reports string `json:"reports,omitempty"`
+	// Clear is all for an engine whose reset clears all of its tiers.
+	Clear string `json:"clear,omitempty"`
 	// Replace moves a registration an earlier, killed run left behind.
 	Replace bool `json:"replace"`
 }
@@ -88,6 +90,7 @@ func (f *Fleet) registration(r *rank) registration {
 		BlockSize:      f.BlockSize,
 		Rank:           r.n,
 		Reports:        reports,
+		Clear:          "all", // see engine.Clear
 		Replace:        true,
 	}
 }

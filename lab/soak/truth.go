@@ -159,7 +159,7 @@ func (k *Soak) prepare(rng *rand.Rand) error {
 // engine adds an engine. It is never full and has many copies, which the doctor would take for full reports.
 func (k *Soak) engine(instance string, rank int, family uint64) *source {
 	return k.join(family, registration.Registration{Type: registration.TypeVLLM, Instance: instance, Rank: rank,
-		Reports: registration.ReportsIncremental}, device, host, disk)
+		Reports: registration.ReportsIncremental, Clear: registration.ClearAll}, device, host, disk)
 }
 
 func (k *Soak) pool(instance string, family uint64, serves []string) {
