@@ -250,6 +250,8 @@ const (
 	ContestedHash Reason = "contested_hash"
 	// Not dropped: blocks below the device that nothing but the registration gives an adapter and salt.
 	AssumedIdentity Reason = "assumed_identity"
+	// Not dropped: blocks below the device that wait until the device has said whose they are.
+	UndecidedIdentity Reason = "undecided_identity"
 	// Not dropped: blocks whose hash was the name of one that index.ghost_bytes had no room for.
 	LostName       Reason = "lost_name"
 	UnknownObject  Reason = "unknown_object"  // a key in no known form, and no hash

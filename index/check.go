@@ -554,7 +554,7 @@ func (c *check) checkRoom(src Source, s *source) {
 	if r.used != r.byEngine.len() || r.used > max(c.x.maxOrphans, 0) || r.used > 0 && s.held == 0 {
 		c.report(8, "source %d: %d links, %d engine hashes of links, %d blocks", src, r.used, r.byEngine.len(), s.held)
 	}
-	seen, before := 0, none
+	seen, decided, before := 0, 0, none
 	if r.used > 0 {
 		for i := r.oldest; i != none && seen <= r.used; i = r.links[i].newer {
 			l := r.links[i]
@@ -564,14 +564,17 @@ func (c *check) checkRoom(src Source, s *source) {
 			if l.engine == l.parent {
 				c.report(8, "source %d: %d waits on itself", src, l.engine)
 			}
+			if !l.undecided {
+				decided++
+			}
 			seen, before = seen+1, i
 		}
 		if before != r.newest {
 			c.report(8, "source %d: the newest link is not the last", src)
 		}
 	}
-	if seen != r.used {
-		c.report(8, "source %d: %d links by age, want %d", src, seen, r.used)
+	if seen != r.used || decided != r.decided {
+		c.report(8, "source %d: %d links by age, %d decided, want %d and %d", src, seen, decided, r.used, r.decided)
 	}
 	siblings := 0
 	for parent, first := range r.byParent.each {

@@ -185,6 +185,7 @@ type source struct {
 	owners    []*owner
 	held      int          // memberships of all owners
 	raw       bool         // some may be under an engine hash
+	undecided bool         // of those, some may wait for their identity alone: see StoreResult.Undecided
 	teaches   bool         // it announces tokens
 	private   flat[uint64] // engine hash -> block, where it differs from what others mean
 	room      waitingRoom

@@ -62,7 +62,7 @@ func (s *source) untold() (n int) {
 	for _, o := range s.owners {
 		n += o.raw
 	}
-	return max(n-s.room.used, 0)
+	return max(n-s.room.decided, 0)
 }
 
 // NamesAt returns the engine hashes of a block of a chain, of the identity with a constant,

@@ -324,7 +324,11 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 		seq, known = o.meaning(s, e.Parent)
 		known = known && o.mayFollow(says, seq)
 	}
-	if e.Local != nil && len(e.Engine) > 0 && (known || !e.HasParent && !e.Rootless) {
+	root := !e.HasParent && !e.Rootless
+	if root && e.Undecided && len(e.Local) > 0 {
+		_, root = o.beginning(e)
+	}
+	if e.Local != nil && len(e.Engine) > 0 && (known || root) {
 		if _, named := o.meaning(s, e.Engine[0]); !e.ByName || !named {
 			if res.Chained = true; known {
 				res.Before = seq ^ o.constants[o.ids[seq]]
@@ -334,7 +338,7 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 	for i, engine := range e.Engine {
 		if e.Local != nil {
 			switch {
-			case i == 0 && !e.HasParent && !e.Rootless:
+			case i == 0 && root:
 				id, once := o.beginning(e)
 				if _, named := o.meaning(s, engine); !e.ByName || !named {
 					res.Begun = once

@@ -181,7 +181,7 @@ func (x *Index) Holdings() Holdings {
 	}
 	for i, s := range x.holders.sources {
 		if s != nil {
-			h.Waiting[i], h.Untold[i] = s.room.used, s.untold()
+			h.Waiting[i], h.Untold[i] = s.room.decided, s.untold()
 		}
 	}
 	return h

@@ -54,6 +54,9 @@ type Store struct {
 	// the tokens of all blocks begin prompts there under exactly one of them, that is the
 	// Identity.
 	Begins []uint64
+	// Undecided says, where Begins may be given, that Identity is no more than a guess: blocks about which neither a hash nor
+	// Begins decides wait under their hashes, and what follows them waits behind them.
+	Undecided bool
 	// AlsoWaiting, if not 0, says that sources without tokens name blocks
 	// Engine[i]^AlsoWaiting: what waits under those hashes gets its place as well. So does
 	// what waits under Engine[i] XOR the constant of the block's identity: its sources name
@@ -74,6 +77,7 @@ type StoreResult struct {
 	Added     int // the owner did not hold them
 	Copies    int // it did already
 	Orphaned  int // with tokens, but behind an unknown parent: held under the raw hash
+	Undecided int // of Orphaned, those at the beginning of a prompt of an unknown identity, and behind such a block
 	HashOnly  int // without tokens, under an engine hash of unknown key
 	Resolved  int // stored earlier under a raw hash, whose key became known
 	Conflicts int // engine hashes that turned out to mean another prefix, or name themselves as parent
@@ -370,10 +374,15 @@ func (p *storing) findParent() (c cursor, ok bool) {
 	p.nameLastBlock()
 	// The publisher does not say whose the prompt is. If its blocks are there under exactly
 	// one of the identities that it serves, that one is believed.
+	once := false
 	if len(e.Begins) > 0 && len(e.Local) > 0 {
-		if of, once := x.finder.findIdentity(l, e.Begins, e.Local); once {
+		var of chainIdentity
+		if of, once = x.finder.findIdentity(l, e.Begins, e.Local); once {
 			p.of, p.res.Begun = of, true
 		}
+	}
+	if e.Undecided && !once {
+		return cursor{}, false
 	}
 	return cursor{kind: atRoot, chainIdentity: p.of}, true
 }
@@ -753,6 +762,9 @@ func (p *storing) storeOrphan(i int) (int, cursor) {
 	if q := x.resolver.meaningOf(p.s, engine); !q.isNone() {
 		return i + 1, p.storeMeant(engine, q)
 	}
+	if p.isUndecided(e.parentOf(i)) {
+		p.res.Undecided++
+	}
 	p.storeRaw(engine, chainIdentity{})
 	p.res.Orphaned++
 	switch {
@@ -762,35 +774,4 @@ func (p *storing) storeOrphan(i int) (int, cursor) {
 		p.waitForParent(engine, normal(e.Parent), i)
 	}
 	return i + 1, cursor{}
-}
-
-// waitForParent parks a block behind its parent. The newest report of a block's parent
-// counts; a full room loses its oldest link, since a parent that has not come for so long
-// was most likely evicted before this server listened.
-//
-// A second link of one hash takes the place of the first. The new one is added before idle
-// links are dropped: its parent may be the only reason why another link is still of use.
-func (p *storing) waitForParent(engine, parent uint64, i int) {
-	r, fresh := &p.s.room, link{engine: engine, parent: parent, local: p.e.Local[i], clientHash: p.clientHash(i, p.of.id), of: p.of,
-		says: p.e.Says}
-	if engine == parent {
-		p.res.Conflicts++
-		return
-	}
-	if p.x.maxOrphans < 1 {
-		p.res.Shed++
-		return
-	}
-	if at := r.linkOf(engine); at != none {
-		old := r.links[at].parent
-		r.removeLink(at)
-		r.pushLink(fresh) // first: it may be what keeps others useful
-		p.x.holders.forgetIdleLinks(p.s, old)
-		return
-	}
-	r.pushLink(fresh)
-	if r.used > p.x.maxOrphans {
-		p.x.holders.dropLink(p.s, r.oldest)
-		p.res.Shed++
-	}
 }

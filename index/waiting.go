@@ -271,3 +271,48 @@ func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 	}
 	return moved
 }
+
+// isUndecided reports whether a block behind another one, 0 for none, waits only until its identity is known: the source has
+// announced all before it.
+func (p *storing) isUndecided(parent uint64) bool {
+	s := p.s
+	if parent == 0 {
+		s.undecided = s.undecided || p.e.Undecided
+		return p.e.Undecided
+	}
+	if at := s.room.linkOf(parent); at != none {
+		return s.room.links[at].undecided
+	}
+	return s.undecided && !p.x.tree.findHeldRaw(s, parent).isNone()
+}
+
+// waitForParent parks a block behind its parent. The newest report of a block's parent
+// counts; a full room loses its oldest link, since a parent that has not come for so long
+// was most likely evicted before this server listened.
+//
+// A second link of one hash takes the place of the first. The new one is added before idle
+// links are dropped: its parent may be the only reason why another link is still of use.
+func (p *storing) waitForParent(engine, parent uint64, i int) {
+	r, fresh := &p.s.room, link{engine: engine, parent: parent, local: p.e.Local[i], clientHash: p.clientHash(i, p.of.id), of: p.of,
+		says: p.e.Says, undecided: p.isUndecided(parent)}
+	if engine == parent {
+		p.res.Conflicts++
+		return
+	}
+	if p.x.maxOrphans < 1 {
+		p.res.Shed++
+		return
+	}
+	if at := r.linkOf(engine); at != none {
+		old := r.links[at].parent
+		r.removeLink(at)
+		r.pushLink(fresh) // first: it may be what keeps others useful
+		p.x.holders.forgetIdleLinks(p.s, old)
+		return
+	}
+	r.pushLink(fresh)
+	if r.used > p.x.maxOrphans {
+		p.x.holders.dropLink(p.s, r.oldest)
+		p.res.Shed++
+	}
+}

@@ -22,6 +22,7 @@ type waitingRoom struct {
 	links    []link
 	free     int32 // first unused record, chained by newer; valid while used > 0
 	used     int   // links that wait
+	decided  int   // of them, those that wait for an event about a parent, and not for the identity of blocks that came
 	byEngine flat[int32]
 	byParent flat[int32] // parent -> its first child
 	oldest   int32       // valid while used > 0
@@ -34,6 +35,7 @@ type link struct {
 	clientHash            uint64        // as one of an identity that is a guess
 	of                    chainIdentity // that identity
 	says                  Says          // what the event said of it
+	undecided             bool          // see StoreResult.Undecided
 	prev, next            int32         // siblings: links with the same parent
 	older, newer          int32         // by arrival
 }
@@ -87,6 +89,9 @@ func (r *waitingRoom) pushLink(l link) {
 	*r.byParent.insertKey(l.parent) = i
 	*r.byEngine.insertKey(l.engine) = i
 	r.used++
+	if !l.undecided {
+		r.decided++
+	}
 }
 
 // removeLink takes a link out of all three orders, and chains its record into the free
@@ -121,6 +126,9 @@ func (r *waitingRoom) removeLink(i int32) {
 		r.newest = l.older
 	} else {
 		r.links[l.newer].older = l.older
+	}
+	if !l.undecided {
+		r.decided--
 	}
 	// From here on l has nothing of the link any more.
 	*l = link{newer: r.free}
@@ -192,7 +200,7 @@ func (h *holders) sweepRoom(s *source) {
 // and its next events need not look for either.
 func (h *holders) emptyIdleRoom(s *source) {
 	if s.held == 0 && (s.raw || s.room.used > 0) {
-		s.raw = false
+		s.raw, s.undecided = false, false
 		s.room = waitingRoom{}
 	}
 }

@@ -38,6 +38,7 @@ type account struct {
 	taken    int       // a block of it was
 	bare     int       // of those taken: came without tokens
 	unpaired int       // of those taken: with another number of tokens than their blocks have
+	early    int       // of those taken: blocks below the device that wait for the device to say whose they are
 	astray   int       // batches that were not read, because their topic is no source's
 	lost     map[events.Reason]int
 	key      string // of an object that was lost, "" if none was
@@ -74,6 +75,8 @@ func (d *Doctor) countStored(o *Observation) {
 	n := o.Event.Count()
 	d.count(&d.account.taken, n)
 	switch {
+	case o.Undecided > 0:
+		d.account.early += n
 	case !o.Blocks || o.Local != nil:
 	case len(o.Event.Tokens) == 0:
 		d.account.bare += n
@@ -111,7 +114,7 @@ func (d *Doctor) Weigh(h Holding, now time.Time) {
 		d.Findings.Update(FindingNothing, "next to nothing that this source announces counts in answers: %s", d.causeOfNothing(h, lost))
 	}
 	if all >= accountFade {
-		a.taken, a.bare, a.unpaired = a.taken/2, a.bare/2, a.unpaired/2
+		a.taken, a.bare, a.unpaired, a.early = a.taken/2, a.bare/2, a.unpaired/2, a.early/2
 		for reason := range a.lost {
 			a.lost[reason] /= 2
 		}
@@ -169,6 +172,10 @@ func (d *Doctor) causeOfNothing(h Holding, lost int) string {
 	case a.unpaired > a.bare:
 		return fmt.Sprintf("%d of %s are known by their hash alone, because their events have another number of tokens than block_size "+
 			"times their hashes: report the version of the engine", h.Untold, spelling.Count(h.Blocks, "block"))
+	case a.early > a.bare:
+		return fmt.Sprintf("%d of %s wait, because events about a medium below the device announced them without a salt, and the engine "+
+			"has not announced them on its device, which would tell whether they have one: let the engine announce its own blocks, too, "+
+			"or register its hash_profile", h.Untold, spelling.Count(h.Blocks, "block"))
 	case d.reg.Pool:
 		return fmt.Sprintf("%d of %s are known by their hash alone, and no engine of model %q has announced these hashes with tokens: "+
 			"register its engines, under this model and block_size; give them all the same PYTHONHASHSEED; or register their "+

@@ -114,6 +114,8 @@ type Observation struct {
 	Profiles *map[string]hash.Profile // of the deployment, by adapter; nil if there is none
 	Added    int                      // parts that their holder did not have
 	Copies   int                      // parts that their holder had
+	// Undecided are the parts that wait for an event that says whose they are.
+	Undecided int
 
 	Found int // blocks of a removed event that their holder had
 }

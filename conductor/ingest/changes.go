@@ -130,7 +130,7 @@ func (a *applier) storeAndObserve(c *normalize.Change, seen *doctor.Observation)
 		return
 	}
 	seen.Cut, seen.Parts, seen.EverCut = c.Cut, c.Parts, c.EverCut
-	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
+	seen.Local, seen.Added, seen.Copies, seen.Undecided = c.Local, res.Added, res.Copies, res.Undecided
 	if c.Local == nil && c.Chunk > 1 { // the balance is of the engine's own blocks
 		seen.Added, seen.Copies = res.Added/c.Chunk, res.Copies/c.Chunk
 	}
@@ -172,7 +172,7 @@ func (a *applier) leaves(ns *namespace, c *normalize.Change, key normalize.Owner
 	case "", key.Medium:
 		return true
 	}
-	return c.Event.Medium == "" && a.leavesAtClear(ns, key, h) // of the device
+	return c.Event.Medium == "" && leavesAtClear(a, ns, key, h) // of the device
 }
 
 // applyObject applies a stored or removed object of a pool.

@@ -87,7 +87,7 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 		}
 		own := len(all) - before
 		if own < size && !exact { // of an engine with several groups, full attention has just evicted the others
-			a.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
+			reportChunks(a, "a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
 				"counts as that one block until it is announced again behind them", size, c.Medium.Name)
 		}
 		if own < size || !ns.mayHaveChunks(c.Owner.Medium, own) {
@@ -355,7 +355,7 @@ func (a *applier) guessesChunk(c *normalize.Change) bool {
 }
 
 // guessOn returns the guess of a medium.
-func (a *applier) guessOn(medium string) *chunkGuess {
+func guessOn(a *applier, medium string) *chunkGuess {
 	g := a.chunks[medium]
 	if g == nil {
 		if a.chunks == nil {
@@ -371,7 +371,7 @@ func (a *applier) guessOn(medium string) *chunkGuess {
 // not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
 // it in the event, or at a multiple of the size from the beginning.
 func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
-	g := a.guessOn(c.Medium.Name)
+	g := guessOn(a, c.Medium.Name)
 	switch {
 	case g.said > 0:
 		return g.said
@@ -400,12 +400,12 @@ func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) in
 	case g.size == 1:
 		a.doctor.Findings.Withdraw(doctor.FindingChunks)
 	case !g.decided() && g.seen > 1:
-		a.reportChunks("blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a "+
+		reportChunks(a, "blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a "+
 			"chunk of that many. Once %d distances agree, each counts as such a chunk, and until then as one block; "+remedyChunks,
 			c.Medium.Name, g.size, enoughDistances)
 	case g.decided() && (!was.decided() || g.size != was.size):
 		a.doctor.Findings.Withdraw(doctor.FindingChunks)
-		a.reportChunks("blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only "+
+		reportChunks(a, "blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only "+
 			"the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
 	}
 	if !g.decided() || g.size == 0 {
@@ -417,7 +417,7 @@ func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) in
 const remedyChunks = "let the connector describe its blocks (self_describing_kv_events of vLLM's OffloadingConnector)"
 
 // reportChunks reports that which blocks a chunk has is a guess, or not known.
-func (a *applier) reportChunks(format string, args ...any) {
+func reportChunks(a *applier, format string, args ...any) {
 	a.doctor.Findings.Report(doctor.FindingChunks, format, args...)
 }
 

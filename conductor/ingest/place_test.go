@@ -65,7 +65,7 @@ func (p placedEvent) prepare(c *server) (s *Source, stored, removed *events.Even
 	const size = 16
 	reg := registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m", Tenant: scope.DefaultTenant, BlockSize: size}
 	s = newUnjoined(c.sources, reg)
-	e := events.Event{Medium: "GPU", BlockSize: size}
+	e := events.Event{Medium: "GPU", BlockSize: size, Group: -1}
 	for i := range placedBlocks * size {
 		e.Tokens = append(e.Tokens, uint32(i*7919)%150_000)
 	}
@@ -222,7 +222,7 @@ func TestSaltsAreNotSearched(t *testing.T) {
 		e := blocksOf(1, 1)
 		e.Medium = "CPU"
 		at, err := s.holdings.namespaces[0].Names.Resolve(&normalize.Change{Cut: e, Medium: tiers.ParseMedium("CPU"),
-			Local: make([]uint64, 4)})
+			Local: make([]uint64, 4)}, 0)
 		must.Succeed(t, err)
 		removed := &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
 		return len(at.Begins), alloctest.PerRun(100, func() {
@@ -265,7 +265,7 @@ func TestAdaptersLeave(t *testing.T) {
 
 // blocksOf returns the store of 4 blocks that begin a prompt, with hashes from one on.
 func blocksOf(first, seed uint64) *events.Event {
-	e := &events.Event{Kind: events.Stored, Medium: "GPU", BlockSize: 16}
+	e := &events.Event{Kind: events.Stored, Medium: "GPU", BlockSize: 16, Group: -1}
 	for i := range uint64(4) {
 		e.Hashes = append(e.Hashes, first+i)
 	}

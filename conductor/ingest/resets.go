@@ -112,7 +112,7 @@ func resetOf(s *holdings, at lowerTier) *reset {
 
 // leavesAtClear reports whether the blocks of an owner below the device leave with a clear of the device. If not, they are on trial from
 // here on, as they may have been before: what was there at the first of two clears proves more than what was there at the second.
-func (a *applier) leavesAtClear(ns *namespace, key normalize.Owner, h *holder) bool {
+func leavesAtClear(a *applier, ns *namespace, key normalize.Owner, h *holder) bool {
 	s := a.holdings
 	if !judgesResets(s, key) {
 		return false
@@ -126,7 +126,7 @@ func (a *applier) leavesAtClear(ns *namespace, key normalize.Owner, h *holder) b
 
 // noteRepeat notes whether a stored event has announced blocks that were there already. It returns true if the tier was reset: then
 // all of its blocks have left, and the event is to be stored again.
-func (a *applier) noteRepeat(c *normalize.Change, repeated bool) (again bool) {
+func noteRepeat(a *applier, c *normalize.Change, repeated bool) (again bool) {
 	s := a.holdings
 	if !judgesResets(s, c.Owner) {
 		return false

@@ -43,11 +43,12 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 		c.Cut.LoraName = c.Event.LoraName
 		a.shared.catalog.LearnParts(c.Context.Deployment, c.Parts)
 	}
-	at, err := ns.Names.Resolve(c)
+	at, err := ns.Names.Resolve(c, ns.EngineBlock)
 	if err != nil {
 		a.countSkipped(events.ContextLimit, len(c.Event.Hashes))
 		return res, events.ContextLimit
 	}
+	at.Undecided = at.Undecided && !a.holdings.filling // the engine has merged what it knows of a block
 	if c.Canonical && !ns.behindKnown(c.Cut, at.Fold) {
 		c.Local = nil // the hashes are the keys, wherever in a prompt the blocks lie
 	}
@@ -56,7 +57,7 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 		return res, events.BlockSizeMismatch
 	}
 	a.repeated = false
-	if res = a.putAll(ns, c, at); a.noteRepeat(c, a.repeated) {
+	if res = a.putAll(ns, c, at); noteRepeat(a, c, a.repeated) {
 		res = a.putAll(ns, c, at)
 	}
 	c.Context.Variant = a.noteStored(ns, c, &at, &res)
@@ -114,7 +115,7 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		number = 0 // the hashes say it, if anything does
 	}
 	if c.Owner.Listed {
-		g := a.guessOn(c.Medium.Name)
+		g := guessOn(a, c.Medium.Name)
 		g.said = max(g.said, c.Owner.Chunk) // what it cannot describe, it keeps in chunks of that size, too
 	}
 	owner, policy := a.holdings.holder(ns, c.Owner, c.Medium).owners[0], a.holdings.copies(c.Owner)
@@ -136,6 +137,7 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		Local:        c.Local,
 		ByName:       at.ByName,
 		Begins:       at.Begins,
+		Undecided:    at.Undecided,
 		AlsoWaiting:  at.Fold,
 		Parts:        c.Parts,
 		ClientHashes: a.clientHashesOf(ns, c),
@@ -145,7 +147,7 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		a.stored.Awaited = func(w index.Awaited) { a.effects.Awaited = append(a.effects.Awaited, awaited{ns.Deployment, w}) }
 	}
 	res := ns.Deployment.Index.Store(&a.stored)
-	a.repeated = a.repeated || res.Copies > 0 && a.holdsTwice(ns, owner, c, at.Fold)
+	a.repeated = a.repeated || res.Copies > 0 && holdsTwice(a, ns, owner, c, at.Fold)
 	if single && res.Copies > 0 {
 		a.holdings.keepSingle(ns, owner, c, at.Fold)
 	}
@@ -154,7 +156,7 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 
 // holdsTwice reports whether a stored event of which an owner had blocks was a repeat. Chunks that begin alike repeat the blocks that
 // they share, so of a chunk the last block decides.
-func (a *applier) holdsTwice(ns *namespace, o index.Owner, c *normalize.Change, fold uint64) bool {
+func holdsTwice(a *applier, ns *namespace, o index.Owner, c *normalize.Change, fold uint64) bool {
 	size := c.Owner.Chunk
 	if size <= 1 {
 		return true
@@ -218,9 +220,10 @@ func (a *applier) noteStored(ns *namespace, c *normalize.Change, at *names.Placi
 	a.countSkipped(events.OrphanLimit, res.Shed)
 	a.countSkipped(events.OverBudget, res.Refused)
 	a.noteLost(ns, res.Lost)
-	if res.HashOnly > 0 && c.Local == nil {
+	if res.HashOnly > 0 && c.Local == nil || res.Undecided > 0 {
 		ns.Deployment.AwaitTokens()
 	}
+	a.countSkipped(events.UndecidedIdentity, res.Undecided)
 	id := at.Identity
 	if res.Placed {
 		if own := ns.Names.Table.Of(res.Identity); own != nil {

@@ -21,6 +21,7 @@ type Speaker struct {
 	recent    []*Identity              // of stored blocks, the newest first
 	uncovered map[uint64]scope.Variant // what events name and their hashes leave out, by constant
 	tells     bool                     // the source has named an adapter or salt below the device
+	tellsSalt bool                     // it has named a salt there
 	begins    []uint64                 // buffer of Placing.Begins
 
 	mostUncovered int // entries of uncovered at which to look for those that have gone
@@ -66,6 +67,8 @@ type Placing struct {
 	ByName bool
 	// Begins are the constants of the identities that rule 4 is about.
 	Begins []uint64
+	// Undecided says that the blocks wait under their hashes if neither rule 1 nor 2 decides.
+	Undecided bool
 	// Assumed says that only the registration decides if none of rules 1, 2 and 4 does, although the
 	// source has other identities.
 	Assumed bool
@@ -81,8 +84,15 @@ type Placing struct {
 //
 // The index applies rules 1, 2 and 4, the first only where Placing.ByName is set. On the device an event
 // names all it has, so what it does not name is the registration's: rule 4 is for events about lower
-// tiers. Resolve returns ErrFull if the identity is new and there is no room for it.
-func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
+// tiers.
+//
+// vLLM names no salt below the device, whether or not a block has one. Its events there name an attention group, and have
+// blocks of the size that it has on its device, deviceParts registered blocks, 0 if that is not known. If neither rule 1 nor 2
+// decides, they are Undecided: prompts with different salts may begin with the same tokens, so only an event about the device
+// can tell. Blocks of other sizes are chunks of a connector with hashes of its own, which the device never names.
+//
+// Resolve returns ErrFull if the identity is new and there is no room for it.
+func (n *Speaker) Resolve(c *normalize.Change, deviceParts int) (at Placing, err error) {
 	e, below := c.Cut, c.Medium.Tier != tiers.Device
 	v := n.variantOf(e)
 	if e.Envelope && n.kind != Pool {
@@ -95,18 +105,29 @@ func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
 	if below && (e.Salt != nil && *e.Salt != "" || e.LoraName != nil && *e.LoraName != "") {
 		n.tells = true
 	}
-	if at.ByName && c.Local != nil && e.Salt == nil && !e.HasParent && e.BaseBlock <= 0 && n.Table.Len() > 0 {
-		n.begins = n.begins[:0]
-		for _, id := range n.recent {
-			if scope.Agrees(e.LoraName, id.Lora) {
-				n.begins = append(n.begins, id.Constant)
-			}
-			at.Assumed = at.Assumed || !n.tells && id.Variant != v
+	if below && e.Salt != nil && *e.Salt != "" {
+		n.tellsSalt = true
+	}
+	if at.ByName && c.Local != nil && e.Salt == nil && !e.HasParent && e.BaseBlock <= 0 {
+		at.Undecided = !n.tellsSalt && n.kind != Salting && e.Group >= 0 && (deviceParts == 0 || deviceParts == max(c.Parts, 1))
+		if !at.Undecided && n.Table.Len() > 0 {
+			n.guess(&at, e, v)
 		}
-		at.Begins = n.begins
 	}
 	at.Identity, err = n.Table.Enter(v)
 	return at, err
+}
+
+// guess completes a Placing for rule 4.
+func (n *Speaker) guess(at *Placing, e *events.Event, v scope.Variant) {
+	n.begins = n.begins[:0]
+	for _, id := range n.recent {
+		if scope.Agrees(e.LoraName, id.Lora) {
+			n.begins = append(n.begins, id.Constant)
+		}
+		at.Assumed = at.Assumed || !n.tells && id.Variant != v
+	}
+	at.Begins = n.begins
 }
 
 // variantOf returns the adapter and salt of an event: those that it names, else those of the registration.
@@ -203,7 +224,7 @@ func (n *Speaker) forgetUncovered() {
 // Follow takes over what another speaker of the same blocks has noted. It may have been registered with
 // another adapter and salt.
 func (n *Speaker) Follow(old *Speaker) {
-	n.recent, n.tells = old.recent, old.tells
+	n.recent, n.tells, n.tellsSalt = old.recent, old.tells, old.tellsSalt
 	n.uncovered, n.mostUncovered = old.uncovered, old.mostUncovered
 	if old.fold != n.fold {
 		n.leaveOut(old.registered)
