@@ -94,6 +94,8 @@ var scenarios = []scenario{
 	{"host tier, chunks of 3, hashes", vllmSince("0.33"), func(f *fleet) {
 		f.serveOf(shorter, "", options{"host": "hashes", "chunk": 3, "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a"}})
 	}},
+	{"host tier, resets of the device", vllmSince("0.33"), func(f *fleet) { f.resets(command{Do: "reset"}, "") }},
+	{"host tier, resets of both", vllmSince("0.33"), func(f *fleet) { f.resets(command{Do: "clear"}, "all") }},
 	{"host tier, Mooncake", vllmSince("0.33"), func(f *fleet) {
 		f.serve("", options{"host": "mooncake", "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a"}})
 	}},
@@ -185,6 +187,9 @@ func (f *fleet) register(e *engine) {
 	}
 	if e.options["drafter"] == true {
 		body["drafter"] = "drops_last_block"
+	}
+	if clear, is := e.options["clear"]; is {
+		body["clear"] = clear
 	}
 	if e.replay != 0 {
 		body["replay_endpoint"] = fmt.Sprintf("tcp://127.0.0.1:%d", e.replay)
@@ -567,6 +572,24 @@ func joinedBlind(f *fleet) {
 		f.settle(e, "synced")
 	}
 	f.rounds(exact)
+}
+
+// resets compares two engines that offload and reset their prefix cache again and again.
+func (f *fleet) resets(reset command, clear string) {
+	f.start("", 2, true, options{"host": "self-describing", "chunk": 2, "loras": []any{nil, "adapter-a"}, "clear": clear})
+	for _, e := range f.engines {
+		f.register(e)
+	}
+	for round := 0; f.answers < f.want; round++ {
+		for _, e := range f.engines {
+			e.do(command{Do: "work", N: 300})
+			e.do(reset)
+			e.do(command{Do: "work", N: 1 + 20*(round%4)})
+			f.settle(e, "synced")
+			f.compare([]*engine{e}, 20, exact)
+		}
+	}
+	f.findsNothing()
 }
 
 // hear repeats a command until the server has received a batch: a PUB socket drops what it sends

@@ -123,6 +123,9 @@ def main():
             engine.flood(command["n"])
         elif command["do"] == "clear":
             engine.publish(engine.cache.clear())
+        elif command["do"] == "reset":
+            engine.publish(engine.cache.idle())
+            engine.publish(engine.cache.clear(lower=False))
         elif command["do"] == "reload":
             engine.reload()
         elif command["do"] == "ask":

@@ -321,11 +321,22 @@ class Cache:
         self.loras = {name: Lora(highest + 1 + i, name) for i, name in enumerate(self.loras)}
         return {lora.id for lora in self.loras.values()}
 
-    def clear(self):
-        """clear resets the prefix cache, as an operator does between runs."""
+    def idle(self):
+        """idle ends all requests and waits for the connector. It returns its events."""
         for request in list(self.running):
             self.finish(request)
-        if self.options.get("chunk"):
+        events = self.take()
+        while self.options.get("chunk") and self.host.transfers:
+            events += self.host.step()
+        return events
+
+    def clear(self, lower=True):
+        """clear resets the prefix cache, and that of the connector, as an operator does between runs."""
+        for request in list(self.running):
+            self.finish(request)
+        if not lower:
+            pass
+        elif self.options.get("chunk"):
             self.host.clear()
         elif self.host:
             self.host = Host(self.host.capacity)
