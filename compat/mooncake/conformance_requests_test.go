@@ -324,13 +324,13 @@ func (s *script) source(st *scripttest.Step) string {
 	return strings.Join(words, " ")
 }
 
-// settle waits until a batch is applied.
+// settle waits until a batch is applied, and the replay that it began is over.
 func (s *script) settle(st *scripttest.Step, e *conformance.Engine, seq uint64) {
 	want := strconv.FormatUint(seq, 10)
 	var row map[string]any
 	if !scripttest.Until(func() bool {
 		row = s.told(e.Live)
-		return row == nil || fmt.Sprint(row["LastSeq"]) == want
+		return row == nil || fmt.Sprint(row["LastSeq"]) == want && row["State"] != "replaying"
 	}) {
 		s.T.Fatalf("line %d: batch %d is not applied: %v", st.Line, seq, row)
 	}
