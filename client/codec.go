@@ -30,7 +30,7 @@ func unmarshalMsgpack(text []byte, out any) error {
 
 // WithMsgpack sends queries in msgpack: token ids are bytes that the server need not parse, and
 // answers are shorter. The server answers such a query as Mooncake's second server does: its rows
-// have Longest, the reach of the best rank, Ranks, Expected and Approximate alone. Reports go in msgpack
+// have Longest, the reach of the best rank, Ranks, Expected, Approximate and UpperBound alone. Reports go in msgpack
 // as well. A query with MinMatched, Top or Detail, a batch of queries, and all other requests go in JSON.
 func WithMsgpack() Option { return func(c *Client) { c.msgpack = true } }
 
@@ -42,6 +42,7 @@ type packedRow struct {
 	Longest     int                  `json:"longest_matched"`
 	Expected    int                  `json:"expected"`
 	Approximate bool                 `json:"approximate"`
+	UpperBound  bool                 `json:"upper_bound"`
 	Ranks       map[string]rankMatch `json:"rank_matches"`
 }
 
@@ -57,7 +58,7 @@ type rankMatch struct {
 func rowsOfPacked(instances map[string]packedRow) (Rows, error) {
 	named := make(map[string]Row, len(instances))
 	for name, p := range instances {
-		row := Row{Longest: p.Longest, Expected: p.Expected, Approximate: p.Approximate}
+		row := Row{Longest: p.Longest, Expected: p.Expected, Approximate: p.Approximate, UpperBound: p.UpperBound}
 		if err := row.setRanks(p.Ranks); err != nil {
 			return nil, err
 		}

@@ -102,6 +102,9 @@ type Row struct {
 	// Approximate says that the engine publishes no events, so that the reports of routers are all
 	// that is known of it.
 	Approximate bool
+	// UpperBound says that the engine's events do not tell all that it needs of its cache, so that it may take less of a
+	// prompt than the row says. The finding unknown_layers names the reason.
+	UpperBound bool
 	// Media has the leading tokens on each medium, such as GPU, CPU and DISK; nil in msgpack.
 	Media map[string]int
 	Ranks []Rank // by rank
@@ -173,6 +176,8 @@ func (r *Row) UnmarshalJSON(text []byte) error {
 			err = json.Unmarshal(raw, &r.Expected)
 		case "approximate":
 			err = json.Unmarshal(raw, &r.Approximate)
+		case "upper_bound":
+			err = json.Unmarshal(raw, &r.UpperBound)
 		case "truncated":
 			err = json.Unmarshal(raw, &r.Truncated)
 		case "window":

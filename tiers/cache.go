@@ -92,6 +92,11 @@ func (c *Cache) HasFull() bool {
 	return false
 }
 
+// HasUnknown reports whether it is not known of some group what it needs: hits are upper bounds then.
+func (c *Cache) HasUnknown() bool {
+	return slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Need == NeedUnknown })
+}
+
 // hasKnown reports whether it is known of some group what it needs.
 func (c *Cache) hasKnown() bool {
 	return slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Need != NeedUnknown })

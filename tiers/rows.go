@@ -66,7 +66,7 @@ func (r *rankState) toRank() Rank {
 // rowAt returns the state of an instance to which a span is to be added; nil if the instance
 // was not asked for or the span begins behind its prefix.
 func (f *Folder) rowAt(instance int32, from uint32) *rowState {
-	at, asked := f.rowset.positionOf(instance)
+	at, asked := f.rowset.PositionOf(instance)
 	if !asked {
 		return nil
 	}

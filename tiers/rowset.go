@@ -40,8 +40,8 @@ func NewRowSet(instances []Instance) *RowSet {
 // in the order NewRowSet got them. The caller must not change them.
 func (r *RowSet) ZeroRows() []Row { return r.zeros }
 
-// positionOf returns where an instance is in the RowSet.
-func (r *RowSet) positionOf(instance int32) (int32, bool) {
+// PositionOf returns where an instance is in the RowSet.
+func (r *RowSet) PositionOf(instance int32) (int32, bool) {
 	if instance < 0 || int(instance) >= len(r.at) || r.at[instance] == 0 {
 		return 0, false
 	}

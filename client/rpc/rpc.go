@@ -199,6 +199,7 @@ func rowsOf(answer *pb.QueryResponse) (rows client.Rows) {
 		row := client.Row{
 			Instance: a.InstanceId, Longest: int(a.LongestMatched), Media: make(map[string]int),
 			Window: int(a.Window), Truncated: answer.Truncated, Expected: int(a.Expected), Approximate: a.Approximate,
+			UpperBound: a.UpperBound,
 		}
 		for _, m := range a.Media {
 			row.Media[m.Name] = int(m.Matched)

@@ -37,6 +37,9 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 	if row.Approximate {
 		pairs++
 	}
+	if row.UpperBound {
+		pairs++
+	}
 	if ans.Expected {
 		pairs++
 		of++
@@ -48,6 +51,10 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 	}
 	if row.Approximate {
 		e.Name("approximate")
+		e.True()
+	}
+	if row.UpperBound {
+		e.Name("upper_bound")
 		e.True()
 	}
 	e.Name("dp")

@@ -46,6 +46,9 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 	if row.Approximate {
 		pairs++
 	}
+	if row.UpperBound {
+		pairs++
+	}
 	of := 3 // of a rank
 	if ans.Expected {
 		pairs++
@@ -58,6 +61,10 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 	}
 	if row.Approximate {
 		e.Name("approximate")
+		e.True()
+	}
+	if row.UpperBound {
+		e.Name("upper_bound")
 		e.True()
 	}
 	for _, m := range row.Media {

@@ -140,6 +140,9 @@ func plainAnswer(ans *match.Answer) string {
 		if row.Approximate {
 			b.WriteString(`,"approximate":true`)
 		}
+		if row.UpperBound {
+			b.WriteString(`,"upper_bound":true`)
+		}
 		for _, m := range row.Media {
 			name := m.Name
 			if name == "DP" {

@@ -31,13 +31,13 @@ type cacheKey struct {
 func (s *holdings) learnGroup(spec *normalize.Spec) (missing string) {
 	list := slices.Clone(s.specs[spec.Rank])
 	at, known := slices.BinarySearchFunc(list, spec.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
-	indexed := normalize.IndexedGroup(spec.Kind)
+	forEncoders := normalize.ForEncoders(spec.Kind)
 	switch {
-	case known && indexed:
-		list[at] = *spec
-	case known: // it has another kind than it said before
+	case known && forEncoders: // it has another kind than it said before
 		list = slices.Delete(list, at, at+1)
-	case indexed:
+	case known:
+		list[at] = *spec
+	case !forEncoders:
 		list = slices.Insert(list, at, *spec)
 	}
 	s.mu.Lock()
@@ -51,9 +51,9 @@ func (s *holdings) learnGroup(spec *normalize.Spec) (missing string) {
 	}
 	size := s.reg.BlockSize
 	switch g := spec.NeedIn(size); {
-	case normalize.ForEncoders(spec.Kind):
+	case forEncoders:
 		return ""
-	case !indexed:
+	case !normalize.IndexedGroup(spec.Kind):
 		return fmt.Sprintf("its kind %q is not known", spec.Kind)
 	case g.Need != tiers.NeedUnknown:
 		return ""

@@ -40,7 +40,10 @@ type Row struct {
 	// Approximate says that a source of the instance publishes no events, so that only the reports of
 	// routers tell what it holds.
 	Approximate bool
-	at          int32 // position in the roster, -1 for an instance that is not registered
+	// UpperBound says that events do not tell what some attention group of a rank needs, so that the engine may take less than
+	// the blocks of it that the row counts. See rule EVENT-1.
+	UpperBound bool
+	at         int32 // position in the roster, -1 for an instance that is not registered
 }
 
 // At returns the position of the row's instance in the answer's roster; not ok if the

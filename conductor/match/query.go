@@ -3,6 +3,7 @@ package match
 import (
 	"cmp"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -202,6 +203,9 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 	} else {
 		best = sc.buildRows(q, roster, only)
 	}
+	if d.Caches.HaveUnknown() {
+		sc.markBounds(owners, roster)
+	}
 	ans.Rows, ans.Roster = sc.rows, roster
 	if sc.sampled {
 		sc.observePrefixes(d, id, q, roster, best, now)
@@ -389,6 +393,21 @@ func (sc *scratch) findHits(d *catalog.Deployment) []tiers.Owner {
 		m.Prefixes, m.Later, sc.cacheHits = sc.finder.FindHits(m.Prefixes, m.Later, owners)
 	}
 	return owners
+}
+
+// markBounds marks the rows with blocks of ranks of which a group's need is not known.
+func (sc *scratch) markBounds(owners []tiers.Owner, roster *catalog.Roster) {
+	for i := range sc.cacheHits {
+		o := &owners[sc.cacheHits[i].Owner]
+		if sc.cacheHits[i].Blocks == 0 || !o.Cache.HasUnknown() {
+			continue
+		}
+		position, listed := roster.Fold.PositionOf(o.Instance)
+		at, shown := slices.BinarySearchFunc(sc.rows, position, func(row Row, at int32) int { return int(row.at - at) })
+		if listed && shown {
+			sc.rows[at].UpperBound = true
+		}
+	}
 }
 
 // Found is what the look-up of a query has found, before the query's limits on rows.

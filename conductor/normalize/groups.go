@@ -69,7 +69,7 @@ func (s *Spec) NeedIn(size int) tiers.Group {
 		g.Block = s.Block / size
 	}
 	switch {
-	case s.Block%size != 0 || g.Block > MaxParts:
+	case !IndexedGroup(s.Kind), s.Block%size != 0, g.Block > MaxParts:
 		return tiers.Group{Number: s.Group, Need: tiers.NeedUnknown, Block: 1} // its blocks are not indexed
 	case g.Need == tiers.NeedWindow:
 		own := g.Block * size

@@ -13,7 +13,8 @@ import (
 const (
 	answerTenant, answerRows, answerTruncated, answerPools = 1, 2, 3, 4
 
-	rowInstance, rowLongest, rowMedia, rowRanks, rowWindow, rowSources, rowExpected, rowApproximate = 1, 2, 3, 4, 5, 6, 7, 8
+	rowInstance, rowLongest, rowMedia, rowRanks, rowWindow, rowSources, rowExpected = 1, 2, 3, 4, 5, 6, 7
+	rowApproximate, rowUpperBound                                                   = 8, 9
 
 	mediumName, mediumMatched = 1, 2
 
@@ -141,6 +142,9 @@ func (w *writer) row(b []byte, row *match.Row) []byte {
 	b = w.sources(b, rowSources, row.Detail)
 	if b = w.tokens(b, rowExpected, row.Expected); row.Approximate {
 		b = number(b, rowApproximate, 1)
+	}
+	if row.UpperBound {
+		b = number(b, rowUpperBound, 1)
 	}
 	return b
 }

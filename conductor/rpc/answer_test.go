@@ -36,7 +36,7 @@ func TestAnswerIsAMessage(t *testing.T) {
 			ans.Truncated = q.Detail
 			if q.Detail { // what a pool, a window and a mark look like
 				row := &ans.Rows[0]
-				row.Window, row.Approximate = 4096, true
+				row.Window, row.Approximate, row.UpperBound = 4096, true, true
 				row.Ranks[0].Rank = 3
 				row.Detail[0] = match.SourceDetail{
 					Key: registration.Key{Instance: strings.Repeat(long, 100), Tenant: "t", Rank: 3}, Rank: 3, State: stream.Partial,

@@ -107,7 +107,7 @@ func ZeroRun(rows []match.Row) (first, n int) {
 
 // equalNumbers reports whether two rows differ in nothing but their instances. Comparing them costs less than writing one.
 func equalNumbers(a, b *match.Row) bool {
-	return a.Longest == b.Longest && a.Expected == b.Expected && a.Approximate == b.Approximate && a.Window == b.Window &&
-		a.Detail == nil && b.Detail == nil &&
+	return a.Longest == b.Longest && a.Expected == b.Expected && a.Approximate == b.Approximate && a.UpperBound == b.UpperBound &&
+		a.Window == b.Window && a.Detail == nil && b.Detail == nil &&
 		slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Media, b.Media)
 }

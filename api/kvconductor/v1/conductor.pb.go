@@ -414,12 +414,13 @@ type Row struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	InstanceId     string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	LongestMatched uint32                 `protobuf:"varint,2,opt,name=longest_matched,json=longestMatched,proto3" json:"longest_matched,omitempty"`
-	Media          []*Medium              `protobuf:"bytes,3,rep,name=media,proto3" json:"media,omitempty"`              // GPU, CPU and DISK first, also when zero
-	Ranks          []*Rank                `protobuf:"bytes,4,rep,name=ranks,proto3" json:"ranks,omitempty"`              // by rank
-	Window         uint32                 `protobuf:"varint,5,opt,name=window,proto3" json:"window,omitempty"`           // largest sliding window of the instance, with detail
-	Sources        []*Source              `protobuf:"bytes,6,rep,name=sources,proto3" json:"sources,omitempty"`          // with detail
-	Expected       uint32                 `protobuf:"varint,7,opt,name=expected,proto3" json:"expected,omitempty"`       // prefix that the instance has or is expected to have, if asked for: at least longest_matched
-	Approximate    bool                   `protobuf:"varint,8,opt,name=approximate,proto3" json:"approximate,omitempty"` // the engine publishes no events: its blocks are known by reports alone
+	Media          []*Medium              `protobuf:"bytes,3,rep,name=media,proto3" json:"media,omitempty"`                              // GPU, CPU and DISK first, also when zero
+	Ranks          []*Rank                `protobuf:"bytes,4,rep,name=ranks,proto3" json:"ranks,omitempty"`                              // by rank
+	Window         uint32                 `protobuf:"varint,5,opt,name=window,proto3" json:"window,omitempty"`                           // largest sliding window of the instance, with detail
+	Sources        []*Source              `protobuf:"bytes,6,rep,name=sources,proto3" json:"sources,omitempty"`                          // with detail
+	Expected       uint32                 `protobuf:"varint,7,opt,name=expected,proto3" json:"expected,omitempty"`                       // prefix that the instance has or is expected to have, if asked for: at least longest_matched
+	Approximate    bool                   `protobuf:"varint,8,opt,name=approximate,proto3" json:"approximate,omitempty"`                 // the engine publishes no events: its blocks are known by reports alone
+	UpperBound     bool                   `protobuf:"varint,9,opt,name=upper_bound,json=upperBound,proto3" json:"upper_bound,omitempty"` // events do not tell all that the engine needs of its cache: it may take less
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -506,6 +507,13 @@ func (x *Row) GetExpected() uint32 {
 func (x *Row) GetApproximate() bool {
 	if x != nil {
 		return x.Approximate
+	}
+	return false
+}
+
+func (x *Row) GetUpperBound() bool {
+	if x != nil {
+		return x.UpperBound
 	}
 	return false
 }
@@ -1519,7 +1527,7 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12'\n" +
 	"\x04rows\x18\x02 \x03(\v2\x13.kvconductor.v1.RowR\x04rows\x12\x1c\n" +
 	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12,\n" +
-	"\x05pools\x18\x04 \x03(\v2\x16.kvconductor.v1.SourceR\x05pools\"\xb1\x02\n" +
+	"\x05pools\x18\x04 \x03(\v2\x16.kvconductor.v1.SourceR\x05pools\"\xd2\x02\n" +
 	"\x03Row\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12'\n" +
@@ -1529,7 +1537,9 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\x06window\x18\x05 \x01(\rR\x06window\x120\n" +
 	"\asources\x18\x06 \x03(\v2\x16.kvconductor.v1.SourceR\asources\x12\x1a\n" +
 	"\bexpected\x18\a \x01(\rR\bexpected\x12 \n" +
-	"\vapproximate\x18\b \x01(\bR\vapproximate\"6\n" +
+	"\vapproximate\x18\b \x01(\bR\vapproximate\x12\x1f\n" +
+	"\vupper_bound\x18\t \x01(\bR\n" +
+	"upperBound\"6\n" +
 	"\x06Medium\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\amatched\x18\x02 \x01(\rR\amatched\"\x88\x01\n" +

@@ -334,7 +334,7 @@ class Client(_Base):
 
     timeout is how many seconds a call may take, retries included. With msgpack, which needs
     kvconductor[msgpack], reports and queries without detail, min_matched and top go in msgpack; rows
-    then have longest, ranks, expected and approximate alone.
+    then have longest, ranks, expected, approximate and upper_bound alone.
     """
 
     def __init__(

@@ -121,12 +121,14 @@ class Row:
     pools: Mapping[str, Source] = field(default_factory=dict)
     expected: int = 0  # prefix that the instance has or is expected to have soon, if the query asks for that: at least longest
     approximate: bool = False  # the engine publishes no events: its blocks are known by reports alone
+    upper_bound: bool = False  # events do not tell all that the engine needs of its cache: it may take less
 
     @classmethod
     def read(cls, instance: str, body: Mapping[str, Any]) -> Row:
         """Reads a row of an answer. Fields of later servers that are no numbers are left out."""
         # Names of media are in capitals; gpu, cpu and disk of a row in msgpack are the best rank's.
-        known = {"longest_matched", "DP", "rank_matches", "truncated", "window", "detail", "pools", "gpu", "cpu", "disk", "expected", "approximate"}
+        known = {"longest_matched", "DP", "rank_matches", "truncated", "window", "detail", "pools", "gpu", "cpu", "disk", "expected"}
+        known |= {"approximate", "upper_bound"}
         ranks = [Rank(int(n), m["gpu"], m["cpu"], m["disk"], m.get("expected", 0)) for n, m in body.get("rank_matches", {}).items()]
         return cls(
             instance=instance,
@@ -139,6 +141,7 @@ class Row:
             pools={key: _source(s) for key, s in body.get("pools", {}).items()},
             expected=body.get("expected", 0),
             approximate=bool(body.get("approximate", False)),
+            upper_bound=bool(body.get("upper_bound", False)),
         )
 
 
