@@ -60,9 +60,17 @@ func (sc *scratch) lookupNames(d *catalog.Deployment, id *names.Identity, q *Que
 		sc.lookups = append(sc.lookups, index.Lookup{Chain: &sc.waiting, Loose: true})
 		d.NoteAskedByDigests()
 	}
+	// Names lead from one block to the next, so behind a gap the keys of the blocks have to do.
+	lookup := func(hashes []uint64) index.Lookup {
+		if !sc.match.Gaps {
+			return index.Lookup{Constant: id.Constant, Names: hashes}
+		}
+		sc.named = d.Index.AppendKeys(sc.named[:0], id.Constant, hashes)
+		return index.Lookup{Constant: id.Constant, Chain: &sc.named}
+	}
 	d.Names.Folds(id.Variant, func(fold uint64) bool {
 		if fold == 0 {
-			d.Index.Match(index.Lookup{Constant: id.Constant, Names: q.Hashes}, sc.lookups, &sc.match)
+			d.Index.Match(lookup(q.Hashes), sc.lookups, &sc.match)
 			return true
 		}
 		sc.names = sc.names[:0]
@@ -70,7 +78,7 @@ func (sc *scratch) lookupNames(d *catalog.Deployment, id *names.Identity, q *Que
 			sc.names = append(sc.names, h^fold)
 		}
 		sc.other.Gaps = sc.match.Gaps
-		if d.Index.Match(index.Lookup{Constant: id.Constant, Names: sc.names}, sc.lookups, &sc.other); sc.other.Blocks > sc.match.Blocks {
+		if d.Index.Match(lookup(sc.names), sc.lookups, &sc.other); sc.other.Blocks > sc.match.Blocks {
 			sc.match, sc.other = sc.other, sc.match
 		}
 		return true

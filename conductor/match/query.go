@@ -110,6 +110,7 @@ type scratch struct {
 	digests []hash.DigestChain // of one look-ahead each
 	lookups []index.Lookup
 	names   []uint64 // of the hashes of a query
+	named   hashList // their blocks' keys, where the deployment has gaps
 	waiting hashList
 	other   index.Match
 
