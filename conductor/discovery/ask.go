@@ -114,6 +114,7 @@ func (m *Manager) askPaths(ctx context.Context, t *Target, address netip.Addr, k
 	}
 	switch {
 	case err == nil:
+		e.drafter = m.askDrafter(ctx, client, t, base, known)
 		return e, nil
 	case e.Guessed && pathMissing(err):
 		return e, fmt.Errorf("%w, and neither %s nor %s is there: is %s the base URL of an engine's HTTP server?", noSources,
@@ -121,6 +122,7 @@ func (m *Manager) askPaths(ctx context.Context, t *Target, address netip.Addr, k
 	case t.Model == "" || e.Guessed && known.tells:
 		return e, err
 	}
+	e.drafter = m.askDrafter(ctx, client, t, base, known)
 	return e, nil
 }
 

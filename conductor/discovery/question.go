@@ -98,6 +98,7 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 		}
 		learned = append(learned, fmt.Sprintf("block size %d", r.BlockSize))
 	}
+	learned = append(learned, e.learnDrafter(found.drafter, &r)...)
 	e.keys = nil
 	for _, f := range found.Faulty {
 		err = cmp.Or(err, f.err)
@@ -129,7 +130,7 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 			continue
 		}
 		e.keys = append(e.keys, key)
-		m.opts.Registry.ReportLearned(key, describeLearned(t.URL, learned, found.Guessed))
+		m.opts.Registry.ReportLearned(key, describeLearned(t.URL, learned, found))
 	}
 	for _, key := range old {
 		switch {
@@ -151,17 +152,22 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 	return nil
 }
 
-// describeLearned says what a source has from the engine at a URL; "" if that is nothing. guessed says that its endpoint is not.
-func describeLearned(at string, learned []string, guessed bool) (text string) {
+// describeLearned says what a source has from the engine at a URL, and what that engine may need besides; "" if that is nothing.
+func describeLearned(at string, learned []string, found Engine) string {
+	var all []string
 	if len(learned) > 0 {
-		text = fmt.Sprintf("%s told %s", cmp.Or(at, "the engine's first events"), strings.Join(learned, " and "))
+		all = append(all, fmt.Sprintf("%s told %s", cmp.Or(at, "the engine's first events"), strings.Join(learned, " and ")))
 	}
-	if guessed {
-		text = strings.TrimPrefix(fmt.Sprintf("%s; %s has neither /kv_event_sources nor /server_info, so its events are expected where "+
-			"releases of vLLM without these publish by default, at port %d plus dp_rank: register an endpoint if they are elsewhere", text,
-			baseOf(at), vllmPort), "; ")
+	if found.Guessed {
+		all = append(all, fmt.Sprintf("%s has neither /kv_event_sources nor /server_info, so its events are expected where "+
+			"releases of vLLM without these publish by default, at port %d plus dp_rank: register an endpoint if they are elsewhere",
+			baseOf(at), vllmPort))
 	}
-	return text
+	if found.drafter == dropsMaybe {
+		all = append(all, fmt.Sprintf("%s drafts tokens and does not say how: if its drafter is EAGLE or MTP and its events have no "+
+			"lookahead_token_ids, register it with drafter: %s", baseOf(at), registration.DrafterDrops))
+	}
+	return strings.Join(all, "; ")
 }
 
 // quoteAll returns names, each in quotes.

@@ -23,6 +23,7 @@ type Engine struct {
 	Ranks     []Rank
 	Faulty    []faultyRank
 	Guessed   bool // the ranks are a convention
+	drafter   drafter
 }
 
 // faultyRank is a rank that cannot be followed as the engine names it.
