@@ -140,8 +140,8 @@ var table = []room{
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Reports of what instances found in, how right answers were out.
 	{dir: "conductor/feedback", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/invalid", "conductor/registration",
-		"conductor/status"}, modules: []string{prometheus, zerolog}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
-		noClock: true},
+		"conductor/status", "tiers"}, modules: []string{prometheus, zerolog},
+		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Records of a tape in, the Conductor that wrote them out.
 	{dir: "conductor/replay", rooms: []string{"conductor", "events", "events/objectkey", "events/stream", "events/tape", "events/wire",
 		"index"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},

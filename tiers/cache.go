@@ -97,6 +97,19 @@ func (c *Cache) HasUnknown() bool {
 	return slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Need == NeedUnknown })
 }
 
+// fullBlock returns the size of the blocks of full attention.
+func (c *Cache) fullBlock() int {
+	for i := range c.Groups {
+		if g := &c.Groups[i]; g.Need == NeedAll {
+			return g.Block
+		}
+	}
+	return 1
+}
+
+// DroppedBlock returns how many blocks a hit of a cache with full attention loses if the cache drops some.
+func (c *Cache) DroppedBlock() int { return min(c.Step, c.fullBlock()) }
+
 // hasKnown reports whether it is known of some group what it needs.
 func (c *Cache) hasKnown() bool {
 	return slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Need != NeedUnknown })
@@ -376,26 +389,16 @@ func (f *HitFinder) mostOf(c *foundCache, start int) int {
 		most = f.tailBehind(c, most)
 	}
 	if cache.Drops && most > 0 {
-		most = max(most-min(cache.Step, f.fullBlock(cache)), 0)
+		most = max(most-cache.DroppedBlock(), 0)
 	}
 	return most
-}
-
-// fullBlock returns the size of the blocks of full attention.
-func (f *HitFinder) fullBlock(cache *Cache) int {
-	for i := range cache.Groups {
-		if g := &cache.Groups[i]; g.Need == NeedAll {
-			return g.Block
-		}
-	}
-	return 1
 }
 
 // tailBehind returns the end of the last single block that all groups with full attention have announced less than a block behind
 // run, or run if there is none.
 func (f *HitFinder) tailBehind(c *foundCache, run int) int {
 	cache := c.cache
-	size := f.fullBlock(cache)
+	size := cache.fullBlock()
 	for end := run - run%size + size - 1; end > run; end-- {
 		held := end%cache.Step == 0
 		for i := range cache.Groups {

@@ -26,3 +26,14 @@ func EngineBlockOf(d *Deployment, instance int32) (size int) {
 	}
 	return max(size, 1)
 }
+
+// DroppedBlockOf returns how many registered blocks the engines of an instance of a deployment would drop of each hit on the
+// device for a drafter.
+func DroppedBlockOf(d *Deployment, instance int32) int {
+	for _, o := range d.Owners() {
+		if o.Instance == instance && o.Cache != nil && o.Cache.Tier == tiers.Device && o.Cache.HasFull() {
+			return o.Cache.DroppedBlock()
+		}
+	}
+	return EngineBlockOf(d, instance)
+}

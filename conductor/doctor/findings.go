@@ -94,6 +94,8 @@ const (
 	FindingShortLived = "short_lived"
 	// FindingFeedback: reports of requests contradict answers.
 	FindingFeedback = "feedback_error"
+	// FindingDrops: reports of requests lack the last block that answers promise, as with a drafter that is not registered.
+	FindingDrops = "drops_last_block"
 	// FindingUnconfirmed: the engine announces nothing of what routers report for it.
 	FindingUnconfirmed = "unconfirmed"
 	// FindingDrift: another replica holds other blocks of the source behind the same batch.

@@ -54,6 +54,7 @@ var severityOf = map[string]Severity{
 	FindingNoRemovals:     Warning,
 	FindingUnasked:        Warning,
 	FindingShortLived:     Warning,
+	FindingDrops:          Warning,
 	FindingUnconfirmed:    Warning,
 	FindingBehind:         Warning,
 	FindingEngineSnapshot: Warning,

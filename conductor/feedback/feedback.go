@@ -70,6 +70,7 @@ type Table struct {
 type instance struct {
 	media    map[string]*counts
 	resynced time.Time
+	drops    drops
 }
 
 // counts are tokens: the floats are a moving average since the last resync, the integers all since the start.
@@ -122,6 +123,7 @@ func (t *Table) Add(r *Report, members []*catalog.Member) (Result, error) {
 		of.media[r.Medium] = n
 	}
 	n.add(r)
+	t.checkDrops(of, r, members)
 	res := Result{Reports: n.reports}
 	res.Precision, res.Recall = n.ratios()
 	if t.maxError > 0 && n.recent >= enoughReports {

@@ -3,6 +3,7 @@ package feedback
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,5 +115,44 @@ func TestAnotherBoundJudgesAnew(t *testing.T) {
 	b.report(t, m, "CPU", 100, enoughReports)
 	if all := m.Findings.List(); len(all) != 0 {
 		t.Errorf("with a larger bound: %v", all)
+	}
+}
+
+// TestDropsAreFound holds that an engine which lacks the last block of each hit gets a finding that names the field, that evicted
+// blocks do not hide it, and that one report which lacks nothing ends it.
+func TestDropsAreFound(t *testing.T) {
+	b := newBench()
+	m := b.register("A")
+	has := func(want bool) {
+		t.Helper()
+		all := m.Findings.List()
+		got := len(all) == 1 && all[0].Code == doctor.FindingDrops && strings.Contains(all[0].Message, "drafter: drops_last_block")
+		if got != want {
+			t.Errorf("the findings are %v, want that of the drafter: %v", all, want)
+		}
+	}
+	b.report(t, m, "GPU", 100-16, enoughReports-1)
+	has(false)
+	b.report(t, m, "GPU", 100-64, 4) // four blocks were evicted
+	b.report(t, m, "CPU", 100, 1)    // the drafter has a part in the device alone
+	has(false)
+	b.report(t, m, "", 100-16, 1)
+	has(true)
+	b.report(t, m, "GPU", 100, 1)
+	has(false)
+	b.report(t, m, "GPU", 100-16, enoughReports-1)
+	b.report(t, m, "GPU", 100-32, enoughReports)
+	b.report(t, m, "GPU", 100-16, enoughReports)
+	has(false)
+}
+
+// TestRegisteredDrafterIsNotFound holds that a source whose drafter is registered gets no finding that says so.
+func TestRegisteredDrafterIsNotFound(t *testing.T) {
+	b := newBench()
+	m := b.register("A")
+	m.Registration.Drafter = registration.DrafterDrops
+	b.report(t, m, "GPU", 100-16, 2*enoughReports)
+	if all := m.Findings.List(); len(all) != 0 {
+		t.Errorf("the findings are %v", all)
 	}
 }
