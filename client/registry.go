@@ -89,8 +89,10 @@ type Registration struct {
 
 	// Set drops_last_block if the engine has a drafter (EAGLE, MTP) for which it computes the last block
 	// of each hit again: vLLM before 0.33, and later with a KV connector or
-	// disable_lookahead_block_hashes. Answers are then a block shorter. Leave it out if the engine's
-	// events have lookahead_token_ids. Not for pools.
+	// disable_lookahead_block_hashes. Answers are then a block shorter. For a model with sliding windows,
+	// set drops_in_windows if the drafter's layers have one, and drops_in_all_groups for a vLLM that does
+	// not tell the drafter's layers apart, such as 0.24. Leave it out if the engine's events have
+	// lookahead_token_ids. Not for pools.
 	Drafter string `json:"drafter,omitempty"`
 
 	// What to do with copies of the KV Cache Runner (ownership kvcr): count keeps them next to the

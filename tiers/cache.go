@@ -40,6 +40,9 @@ type Group struct {
 	Need   Need
 	Window int // of NeedWindow, a multiple of Block
 	Block  int // size of a block of the group, at least 1
+	// Drops says that a drafter needs the last block that the group has of a hit computed again: full attention loses a block, and a
+	// window needs the block behind the boundary too. All groups with full attention have the same. Not for other groups.
+	Drops bool
 }
 
 // Cache is the groups that a rank of an engine has on a medium. Once an Owner has it, it does not change.
@@ -56,9 +59,6 @@ type Cache struct {
 	// Fine says that the engine takes hits which end inside a block. Then full attention goes on behind its last whole
 	// block up to a single registered block that it has announced.
 	Fine bool
-	// Drops says that a drafter needs the last block of full attention computed again; of a cache without full attention,
-	// the last block of every group.
-	Drops bool
 }
 
 // SetGroups sets the groups and what follows from them. unit is what hits may be multiples of inside a block, 0 if they never
@@ -83,32 +83,31 @@ func Divisor(a, b int) int {
 
 // HasFull reports whether a group has full attention. If none has, an engine may take a prefix of which it has evicted
 // the beginning.
-func (c *Cache) HasFull() bool {
-	for i := range c.Groups {
-		if c.Groups[i].Need == NeedAll {
-			return true
-		}
-	}
-	return false
-}
+func (c *Cache) HasFull() bool { return c.firstFull() != nil }
 
 // HasUnknown reports whether it is not known of some group what it needs: hits are upper bounds then.
 func (c *Cache) HasUnknown() bool {
 	return slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Need == NeedUnknown })
 }
 
-// fullBlock returns the size of the blocks of full attention.
-func (c *Cache) fullBlock() int {
+// firstFull returns a group with full attention, nil if there is none.
+func (c *Cache) firstFull() *Group {
 	for i := range c.Groups {
 		if g := &c.Groups[i]; g.Need == NeedAll {
-			return g.Block
+			return g
 		}
 	}
-	return 1
+	return nil
 }
 
-// DroppedBlock returns how many blocks a hit of a cache with full attention loses if the cache drops some.
-func (c *Cache) DroppedBlock() int { return min(c.Step, c.fullBlock()) }
+// DroppedBlock returns how many blocks full attention, which the cache has, loses of a hit if it drops some.
+func (c *Cache) DroppedBlock() int { return min(c.Step, c.firstFull().Block) }
+
+// FullDrops reports whether full attention drops the last block of a hit.
+func (c *Cache) FullDrops() bool {
+	g := c.firstFull()
+	return g != nil && g.Drops
+}
 
 // hasKnown reports whether it is known of some group what it needs.
 func (c *Cache) hasKnown() bool {
@@ -388,7 +387,7 @@ func (f *HitFinder) mostOf(c *foundCache, start int) int {
 	case cache.Fine:
 		most = f.tailBehind(c, most)
 	}
-	if cache.Drops && most > 0 {
+	if cache.FullDrops() && most > 0 {
 		most = max(most-cache.DroppedBlock(), 0)
 	}
 	return most
@@ -398,7 +397,7 @@ func (f *HitFinder) mostOf(c *foundCache, start int) int {
 // run, or run if there is none.
 func (f *HitFinder) tailBehind(c *foundCache, run int) int {
 	cache := c.cache
-	size := cache.fullBlock()
+	size := cache.firstFull().Block
 	for end := run - run%size + size - 1; end > run; end-- {
 		held := end%cache.Step == 0
 		for i := range cache.Groups {
@@ -430,7 +429,7 @@ func (f *HitFinder) reachOf(c *foundCache, group, start, limit int) int {
 		return limit // mostOf has seen to it
 	}
 	drop := 0
-	if cache.Drops && !cache.HasFull() {
+	if g.Drops {
 		drop = g.Block
 	}
 	for i := len(ranges) - 1; i >= 0; i-- {

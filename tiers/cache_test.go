@@ -54,7 +54,7 @@ func accepts(c *Cache, g *Group, held []heldGroup, i, start, n int) bool {
 	switch g.Need {
 	case NeedAll:
 		more := 0
-		if c.Drops {
+		if g.Drops {
 			more = min(c.Step, g.Block)
 		}
 		if has(start, n+more) {
@@ -77,7 +77,7 @@ func accepts(c *Cache, g *Group, held []heldGroup, i, start, n int) bool {
 		return false
 	case NeedWindow:
 		more := 0
-		if c.Drops && !c.HasFull() {
+		if g.Drops {
 			more = g.Block
 		}
 		return has(max(start, n-g.Window), n+more)
@@ -89,7 +89,8 @@ func accepts(c *Cache, g *Group, held []heldGroup, i, start, n int) bool {
 
 // randomCache returns a cache and what its groups hold of a prompt.
 func randomCache(rng *rand.Rand, slot int) (c *Cache, held []heldGroup, blocks int) {
-	c = &Cache{Slot: slot, Rank: slot, Drops: rng.IntN(4) == 0}
+	c = &Cache{Slot: slot, Rank: slot}
+	drops := map[Need]bool{NeedAll: rng.IntN(4) == 0, NeedWindow: rng.IntN(4) == 0} // a drafter has no state-space layers
 	size := 1 + rng.IntN(3)
 	var groups []Group
 	for range 1 + rng.IntN(4) {
@@ -103,6 +104,7 @@ func randomCache(rng *rand.Rand, slot int) (c *Cache, held []heldGroup, blocks i
 		if g.Need == NeedWindow {
 			g.Window = g.Block * (1 + rng.IntN(4))
 		}
+		g.Drops = drops[g.Need]
 		groups = append(groups, g)
 	}
 	unit := 0
@@ -110,9 +112,6 @@ func randomCache(rng *rand.Rand, slot int) (c *Cache, held []heldGroup, blocks i
 		unit = 1
 	}
 	c.SetGroups(groups, unit)
-	if c.Drops && !c.HasFull() && slices.ContainsFunc(groups, func(g Group) bool { return g.Need == NeedState }) {
-		c.Drops = false // a drafter has no state-space layers, and is never alone with those
-	}
 	blocks = rng.IntN(30)
 	for _, g := range groups {
 		h := heldGroup{make([]bool, blocks), make([]bool, blocks)}

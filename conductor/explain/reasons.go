@@ -148,7 +148,7 @@ func (e *explaining) endsOfHits(k holderKey, block int) (all []inspect.Cause) {
 				Text: fmt.Sprintf("The engine takes multiples of %s (%d tokens) of its attention groups on %s, and has %d more.",
 					spelling.Count(h.cache.Step, "registered block"), h.cache.Step*e.query.BlockSize, h.medium.Name, rest)})
 		}
-		if h.cache.Drops {
+		if h.cache.FullDrops() {
 			all = append(all, inspect.Cause{Reason: inspect.DrafterBlock, Certain: true,
 				Text: fmt.Sprintf("The registration says that the engine's drafter has the last block of each hit computed again "+
 					"(drafter: %s).", k.source.Registration.Drafter)})
@@ -168,9 +168,13 @@ func (e *explaining) groupEnds(h cacheHit) string {
 		return fmt.Sprintf("%s, but attention group %d (state-space layers) has no state behind block %d, nor between it and block %d.",
 			from, g.Number, h.Refused, h.Blocks)
 	}
+	drafter := ""
+	if g.Drops {
+		drafter = fmt.Sprintf(" The drafter needs %s behind it too.", spelling.Count(g.Block, "block"))
+	}
 	return fmt.Sprintf("%s, but the window of attention group %d (%s, %d tokens) has gone before block %d, and before every block "+
-		"behind %d.",
-		from, g.Number, spelling.Count(g.Window, "block"), g.Window*e.query.BlockSize, h.Refused, h.Blocks)
+		"behind %d.%s",
+		from, g.Number, spelling.Count(g.Window, "block"), g.Window*e.query.BlockSize, h.Refused, h.Blocks, drafter)
 }
 
 // engineHashes returns the hashes by which engines name a block of the prompt.

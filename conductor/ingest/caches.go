@@ -99,7 +99,7 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 	if key.Owned || key.Objects || s.reg.IsPool() {
 		return nil, 0
 	}
-	name, specs, drops := cacheKey{key.Rank, key.Medium}, s.specs[key.Rank], s.reg.Drafter == registration.DrafterDrops
+	name, specs, drops := cacheKey{key.Rank, key.Medium}, s.specs[key.Rank], s.reg.Drafter != ""
 	switch {
 	case key.Medium != tiers.NameDevice:
 		specs = slices.DeleteFunc(slices.Clone(specs), func(g normalize.Spec) bool {
@@ -114,7 +114,7 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 	}
 	cache := ns.caches[name]
 	if cache == nil || len(cache.Groups) != len(specs) {
-		cache = ns.newCache(name, specs, drops)
+		cache = ns.newCache(name, specs, s.reg.Drafter)
 	}
 	return cache, uint32(at)
 }
@@ -132,8 +132,8 @@ func (ns *namespace) hasGroup(at cacheKey, group int) bool {
 // fullAttention is the kind of a group whose engine tells none.
 const fullAttention = "full_attention"
 
-// newCache makes the cache of a rank on a medium.
-func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, drops bool) *tiers.Cache {
+// newCache makes the cache of a rank on a medium. drafter is that of the registration.
+func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, drafter string) *tiers.Cache {
 	size := ns.Deployment.Key.BlockSize
 	groups, unit, fine := make([]tiers.Group, len(specs)), 0, false
 	for i := range specs {
@@ -146,14 +146,36 @@ func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, drops bool)
 	if !fine { // only state-space layers are cached inside a block; full attention announces such ends all the same
 		unit = 0
 	}
-	cache := &tiers.Cache{Slot: ns.slotOf(name), Rank: ns.slotOf(cacheKey{rank: name.rank}),
-		Tier: tiers.ParseMedium(name.medium).Tier, Drops: drops}
+	cache := &tiers.Cache{Slot: ns.slotOf(name), Rank: ns.slotOf(cacheKey{rank: name.rank}), Tier: tiers.ParseMedium(name.medium).Tier}
 	cache.SetGroups(groups, unit)
+	setDrops(cache, specs, drafter)
 	if ns.caches == nil {
 		ns.caches = make(map[cacheKey]*tiers.Cache)
 	}
 	ns.caches[name] = cache
 	return cache
+}
+
+// setDrops marks the groups of a new cache that drop the last block of a hit for a drafter. A window of them whose blocks full
+// attention does not name is not asked, see sparse.go.
+func setDrops(c *tiers.Cache, specs []normalize.Spec, drafter string) {
+	inWindows := dropsInWindows(drafter, specs)
+	for i := range c.Groups {
+		switch g := &c.Groups[i]; g.Need {
+		case tiers.NeedAll:
+			g.Drops = drafter == registration.DrafterDrops || drafter == registration.DrafterDropsInAll
+		case tiers.NeedWindow:
+			if g.Drops = inWindows; inWindows && c.HasFull() && !namesAll(specs, specs[i].Block) {
+				*g = tiers.Group{Number: g.Number, Need: tiers.NeedUnknown, Block: g.Block}
+			}
+		}
+	}
+}
+
+// dropsInWindows reports whether a drafter has layers in the windows of a rank, as it has if there is no full attention.
+func dropsInWindows(drafter string, specs []normalize.Spec) bool {
+	hasFull := slices.ContainsFunc(specs, func(g normalize.Spec) bool { return normalize.MainGroup(g.Kind) })
+	return drafter != "" && (drafter != registration.DrafterDrops || !hasFull)
 }
 
 // slotOf returns the number of a cache, or of a rank where the medium is "".

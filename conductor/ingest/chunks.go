@@ -56,7 +56,7 @@ func (ns *namespace) noteChunks(key normalize.Owner) {
 
 // putHashes stores blocks that come by their hashes alone. A hash may stand for a chunk.
 func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
-	if c.Runs && !namesAll(a.holdings.specs[c.Owner.Rank], c.Event.BlockSize) {
+	if specs := a.holdings.specs[c.Owner.Rank]; c.Runs && !namesAll(specs, c.Event.BlockSize) && !dropsInWindows(a.reg.Drafter, specs) {
 		return a.putRuns(ns, c, at)
 	}
 	size := c.Chunk

@@ -15,6 +15,9 @@ import (
 //
 // Which block a hash means is the same in all groups, so full attention tells where D and L are. It does not name C and K. But a
 // window keeps runs of blocks that end where a block of every group ends, so C is just before D, and K just before L.
+//
+// With a drafter in the window each run has one block more, behind D or L, and an event may end inside a run. So hashes do not tell
+// where such blocks are, and what the window holds is not known.
 
 // namesAll reports whether a group with full attention names every block of a size in tokens, because its own are no larger.
 func namesAll(specs []normalize.Spec, size int) bool {

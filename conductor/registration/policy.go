@@ -12,18 +12,21 @@ import (
 //
 //	Copies       ""   as stream.copies           count, set; count with a SnapshotEndpoint
 //	Reports      ""   what its balance shows     incremental, full
-//	Drafter      ""   takes no block of a hit    drops_last_block
+//	Drafter      ""   takes no block of a hit    drops_last_block, drops_in_windows, drops_in_all_groups
 //	Owned        ""   count                      drop
 //	Clear        ""   as the type does           all, device
 //	MayAnnounce  nil  the tenant of the source   further tenants
 
 // Values of Registration.Copies, Reports, Drafter, Owned and Clear.
 const (
-	// DrafterDrops: the engine computes the last block of each hit again, for its drafter.
-	DrafterDrops = "drops_last_block"
-	CopiesCount  = "count" // a block leaves with its last copy
-	CopiesSet    = "set"   // a block leaves at the first removal
-	OwnedCount   = "count" // blocks of the engine's cache runner are copies of their own
+	// DrafterDrops: the engine computes the last block of each hit again, for its drafter, whose layers are in a group with full
+	// attention. DrafterDropsInWindows and DrafterDropsInAll: it does so in groups with a sliding window, or in both.
+	DrafterDrops          = "drops_last_block"
+	DrafterDropsInWindows = "drops_in_windows"
+	DrafterDropsInAll     = "drops_in_all_groups"
+	CopiesCount           = "count" // a block leaves with its last copy
+	CopiesSet             = "set"   // a block leaves at the first removal
+	OwnedCount            = "count" // blocks of the engine's cache runner are copies of their own
 	// ReportsIncremental: a store on the device is a copy, which takes room there.
 	ReportsIncremental = "incremental"
 	// ReportsFull: the engine announces blocks again that it reuses, so a store of a block

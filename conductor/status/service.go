@@ -58,7 +58,8 @@ type Service struct {
 	// What it means if the engine stores a block that is on its device already: a reuse (`full`) or a further copy
 	// (`incremental`); absent if the registration does not say.
 	Reports string `json:",omitempty"`
-	// The engine's drafter has the last block of each hit computed again (`drops_last_block`); absent if it does not.
+	// The engine's drafter has the last block of each hit computed again: in groups with full attention (`drops_last_block`), with
+	// sliding windows (`drops_in_windows`), or both (`drops_in_all_groups`); absent if it does not.
 	Drafter string `json:",omitempty"`
 	// Whether copies of the KV Cache Runner are left out (`drop`); absent if they count next to the engine's own.
 	Owned string `json:",omitempty"`

@@ -24,6 +24,9 @@ func slidingMLA(block, tokens int) group {
 func chunked(block, tokens int) group { return group{Kind: "chunked", Block: block, Reach: tokens} }
 func (g group) drafting() group       { g.Drafter = true; return g }
 
+// dropping are the options of an engine with a drafter that is registered in a certain way.
+func dropping(in string) options { return options{"drafter": true, "drops": in} }
+
 // sparse reports whether prefix_cache_retention_interval changes what the group keeps.
 func (g group) sparse() bool {
 	return slices.Contains([]string{"window", "mla window", "mamba"}, g.Kind)
@@ -64,6 +67,12 @@ var layouts = []layout{
 	{"drafter's full, full, window", []group{full(16), sliding(16, window), full(16).drafting()}, 480, options{"drafter": true}, exact},
 	{"drafter, full of 64, window 64", []group{full(64).drafting(), sliding(16, 64)}, 220, options{"drafter": true}, exact},
 	{"drafter, states", []group{full(16).drafting(), states(16)}, 220, options{"drafter": true}, exact},
+	{"drafter, all groups drop", []group{full(16), sliding(16, window)}, 320, dropping("drops_in_all_groups"), exact},
+	{"drafter, all groups drop, windows 64 and 256", []group{full(16), sliding(16, 64), sliding(16, 256)}, 400,
+		dropping("drops_in_all_groups"), exact},
+	{"drafter's window", []group{full(16), sliding(16, window).drafting()}, 320, dropping("drops_in_windows"), exact},
+	{"drafter's window, full of 64", []group{full(64), sliding(16, 64).drafting()}, 220, dropping("drops_in_windows"), longer},
+	{"drafter, all groups drop, full of 64", []group{full(64), sliding(16, 32)}, 220, dropping("drops_in_all_groups"), longer},
 	{"look-ahead 1, window", []group{full(16).drafting(), sliding(16, window)}, 320, options{"lookahead": 1}, exact},
 	{"look-ahead 1, states", []group{full(16).drafting(), states(16)}, 200, options{"lookahead": 1}, exact},
 }

@@ -191,6 +191,9 @@ func (f *fleet) register(e *engine) {
 	if clear, is := e.options["clear"]; is {
 		body["clear"] = clear
 	}
+	if in := e.options["drops"]; in != nil {
+		body["drafter"] = in
+	}
 	if e.replay != 0 {
 		body["replay_endpoint"] = fmt.Sprintf("tcp://127.0.0.1:%d", e.replay)
 	}
