@@ -57,6 +57,12 @@ var scenarios = []scenario{
 	{"namespaced hashes", func(r release) bool { return r.sglangSince("0.5.23") }, func(f *fleet) {
 		f.serve("", options{"namespaced": true, "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a"}})
 	}},
+	{"RadixCache", func(r release) bool { return r.sglangSince("0.5.23") }, func(f *fleet) {
+		f.serve("", options{"radix": true, "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a"}})
+	}},
+	{"SGLang, sliding window", func(r release) bool { return r.sglangSince("0.5.23") }, func(f *fleet) {
+		f.serveOf(longer, "", options{"window": window, "salts": []any{nil, "tenant-a"}}) // events tell of full attention alone
+	}},
 	{"salts", func(r release) bool { return r.since("0.20") || r.sglangSince("0.5.23") }, func(f *fleet) {
 		f.serve("", options{"salts": []any{nil, "tenant-a", hexSalt}})
 	}},

@@ -75,6 +75,25 @@ LATER = {
             "vllm/v1/kv_offload/cpu/policies/lru.py",
         ),
     },
+    "sglang": {
+        (0, 5, 23): (
+            "sglang/srt/mem_cache/storage_prefetch.py",
+            "sglang/srt/mem_cache/unified_cache/__init__.py",
+            "sglang/srt/mem_cache/unified_cache/cache_action.py",
+            "sglang/srt/mem_cache/unified_cache/component_type.py",
+            "sglang/srt/mem_cache/unified_cache/components/__init__.py",
+            "sglang/srt/mem_cache/unified_cache/components/base.py",
+            "sglang/srt/mem_cache/unified_cache/components/full.py",
+            "sglang/srt/mem_cache/unified_cache/components/mamba.py",
+            "sglang/srt/mem_cache/unified_cache/components/swa.py",
+            "sglang/srt/mem_cache/unified_cache/session_ref_tracker.py",
+            "sglang/srt/mem_cache/unified_cache/tree_core_registry.py",
+            "sglang/srt/mem_cache/unified_cache/unified_tree_core.py",
+            "sglang/srt/mem_cache/unified_cache/unified_tree_core_interface.py",
+            "sglang/srt/mem_cache/unified_radix_cache.py",
+            "sglang/srt/session/streaming_session.py",
+        ),
+    },
 }
 
 

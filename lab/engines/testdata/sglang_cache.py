@@ -1,6 +1,8 @@
-"""A scheduler around SGLang's own radix cache and event classes.
+"""A scheduler around SGLang's own prefix cache and event classes.
 
-The release's tree decides residency, eviction, splits and device events. The
+The release's tree decides residency, eviction, splits and device events: from
+0.5.23 on its default, UnifiedRadixCache, with the tree in Python, because the
+one in Rust needs torch; before, and with the option radix, RadixCache. The
 host tier is simulated: it repeats the device's stores with its own medium, as
 HiCache does.
 """
@@ -27,6 +29,15 @@ class Allocator:
     def free_segment(self, *_, **__):
         pass
 
+    free_full_segment = free_swa_segment = set_full_to_swa_mapping = clear_full_to_swa_mapping = free_segment
+
+    @property
+    def full_attn_allocator(self):
+        return self
+
+    def translate_swa_indices_for_transfer(self, slots):
+        return slots
+
 
 class Named:
     """Named is a request as the table of adapter names reads it."""
@@ -45,6 +56,8 @@ class Cache:
         self.random = workload.random
         self.version = tuple(int(n) for n in options["version"].split("."))
         self.eagle = bool(options.get("eagle"))
+        self.unified = self.version >= (0, 5, 23) and not options.get("radix")
+        self.window = options.get("window", 0)  # tokens of a sliding window, a whole number of pages
         self.capacity = options.get("blocks", 320) * PAGE
         self.lora_ids = {n: hashlib.md5(n.encode()).hexdigest() for n in options.get("loras", ()) if n}
         pools = {"req_to_token_pool": None, "token_to_kv_pool_allocator": Allocator(), "page_size": PAGE}
@@ -54,21 +67,15 @@ class Cache:
             from sglang.srt.mem_cache import base_prefix_cache, cache_init_params
 
             self.params = base_prefix_cache
-            named = {"dynamo_kv_event_format": bool(options.get("namespaced"))} if self.version >= (0, 5, 23) else {}
-            self.tree = radix_cache.RadixCache(
-                cache_init_params.CacheInitParams(
-                    disable=False, **pools, is_eagle=self.eagle, enable_kv_cache_events=True, **named
-                )
+            pools |= {"disable": False, "is_eagle": self.eagle, "enable_kv_cache_events": True}
+            if self.version >= (0, 5, 23):
+                pools["dynamo_kv_event_format"] = bool(options.get("namespaced"))
+            self.tree = self.unified_tree(pools) if self.unified else radix_cache.RadixCache(
+                cache_init_params.CacheInitParams(**pools)
             )
             self.tree.update_eviction_metrics = lambda *_: None
-            if options.get("sessions"):
-                # The plain tree leaves the session to caches that keep sessions; its recorder has it.
-                record = self.tree.kv_events.record_store
-                self.tree.kv_events.record_store = lambda node, medium=None: record(
-                    node, medium, session_id=f"session-{self.random.randrange(20)}"
-                )
             for name, lora_id in self.lora_ids.items():
-                self.tree.kv_events.lora_names.register(Named(lora_id), name)
+                self.recorder().lora_names.register(Named(lora_id), name)
         self.growing = []
         self.host_capacity = options.get("blocks", 320) * 2 if options.get("host") else 0
         self.host = collections.OrderedDict()  # published hashes
@@ -76,6 +83,27 @@ class Cache:
         self.kept = 0  # a tree has no second copies
         self.pages = {}  # (namespace, parent's hash, tokens) to the published hash
         self.spaces = {}  # published hash to its namespace
+
+    def unified_tree(self, pools):
+        """unified_tree returns the cache that SGLang makes for a model of full attention, or of that and a window."""
+        from sglang.srt.mem_cache import cache_init_params, unified_radix_cache
+        from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+
+        self.windows = ComponentType.SWA
+        pools |= {"tree_components": (ComponentType.FULL,), "tree_core_backend": "python"}
+        if self.window:
+            from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
+
+            pools |= {
+                "token_to_kv_pool_allocator": type("Both", (Allocator, SWATokenToKVPoolAllocator), {})(),
+                "tree_components": (ComponentType.FULL, ComponentType.SWA),
+                "sliding_window_size": self.window,
+            }
+        return unified_radix_cache.UnifiedRadixCache(cache_init_params.CacheInitParams(**pools))
+
+    def recorder(self):
+        """recorder returns what records the events of 0.5.23."""
+        return (self.tree.tree_core if self.unified else self.tree).kv_events
 
     def batch(self, events):
         return self.events.KVEventBatch(ts=time.time(), events=events)
@@ -91,7 +119,8 @@ class Cache:
             array.array("q", prompt.tokens), extra, is_bigram=self.eagle, cache_salt=prompt.salt
         )
 
-    def insert(self, prompt):
+    def insert(self, prompt, before=0):
+        """insert puts a prompt into the tree, of which before tokens were there when the step began."""
         key = self.key(prompt)
         value = standins.Tensor(prompt.tokens)
         if self.version < (0, 5, 12):
@@ -99,42 +128,55 @@ class Cache:
             if units:
                 self.tree.insert(key[: units + self.eagle], standins.Tensor(prompt.tokens[: units + self.eagle]))
         elif len(key.page_aligned(PAGE)):
-            self.tree.insert(self.params.InsertParams(key=key, value=value))
+            params = self.params.InsertParams(key=key, value=value)
+            if self.options.get("sessions"):
+                params.session_id = f"session-{self.random.randrange(20)}"
+            if self.window:  # the scheduler frees what no window before the step reaches
+                params.set_evicted_seqlen(self.windows, max(0, before - self.window) // PAGE * PAGE)
+            self.tree.insert(params)
 
     def match(self, prompt):
+        """match returns what the release's lookup says."""
         if self.version < (0, 5, 12):
-            self.tree.match_prefix(self.key(prompt))
-        else:
-            self.tree.match_prefix(self.params.MatchPrefixParams(key=self.key(prompt)))
+            return self.tree.match_prefix(self.key(prompt))
+        return self.tree.match_prefix(self.params.MatchPrefixParams(key=self.key(prompt)))
 
     def step(self):
         """step serves one piece of a request. It returns the step's events."""
+        before = 0
         if not self.growing or self.random.random() < 0.4:
             prompt = self.workload.request()
             self.match(prompt)
             done = len(prompt.tokens) if self.workload.apart else self.random.randint(1, len(prompt.tokens))
         else:
-            prompt, done = self.growing.pop(self.random.randrange(len(self.growing)))
+            prompt, before = self.growing.pop(self.random.randrange(len(self.growing)))
+            done = before
             if done == len(prompt.tokens):
                 grown = [self.random.randrange(1, 120_000) for _ in range(self.random.randint(10, 60))]
                 prompt = type(prompt)(prompt.tokens + grown, prompt.lora, prompt.salt)
                 self.workload.remember(prompt)
             done = min(len(prompt.tokens), done + self.random.randint(1, 200))
-        self.insert(type(prompt)(prompt.tokens[:done], prompt.lora, prompt.salt))
+        self.insert(type(prompt)(prompt.tokens[:done], prompt.lora, prompt.salt), before)
         if not self.workload.apart and (done < len(prompt.tokens) or self.random.random() < 0.6):
             self.growing.append((prompt, done))
             del self.growing[:-6]
-        over = self.tree.evictable_size() - self.capacity
-        if over > 0:
-            if self.version < (0, 5, 12):
-                self.tree.evict(over)
-            else:
-                self.tree.evict(self.params.EvictParams(num_tokens=over))
+        self.evict()
         events = self.take()
         return events + self.offload(events) if self.host_capacity else events
 
+    def evict(self):
+        """evict makes the cache as small as its pools are."""
+        over = max(0, self.tree.evictable_size() - self.capacity)
+        if self.version < (0, 5, 12):
+            self.tree.evict(over)
+            return
+        params = self.params.EvictParams(num_tokens=over)
+        if self.window:
+            params.swa_num_tokens = max(0, self.tree.swa_evictable_size() - self.capacity // 2)
+        self.tree.evict(params)
+
     def take(self):
-        events = self.tree.kv_events.take() if self.version >= (0, 5, 23) else self.tree.take_events()
+        events = self.recorder().take() if self.version >= (0, 5, 23) else self.tree.take_events()
         if self.host_capacity:
             for event in events:
                 self.note(event)
@@ -189,10 +231,20 @@ class Cache:
     def truth(self, prompt):
         """truth returns a letter for each page of the prompt: d device, h host only, - neither.
 
-        It walks the tree itself: the release's match splits nodes and renews them.
+        UnifiedRadixCache says it itself. RadixCache does not: its match returns slots.
         """
         units = list(zip(prompt.tokens, prompt.tokens[1:])) if self.eagle else list(prompt.tokens)
         units = units[: len(units) // PAGE * PAGE]
+        at = self.match(prompt).device_prefix_len if self.unified else self.walk(prompt, units)
+        held, parent = "d" * (at // PAGE), None
+        for i in range(len(units) // PAGE):
+            parent = self.pages.get(((prompt.lora, prompt.salt), parent, tuple(units[i * PAGE : (i + 1) * PAGE])))
+            if i >= at // PAGE:
+                held += "h" if parent in self.host else "-"
+        return held
+
+    def walk(self, prompt, units):
+        """walk returns how many units of a prompt RadixCache has. Its match splits nodes and renews them; walk does neither."""
         extra = self.lora_ids.get(prompt.lora)
         node, at = self.tree.root_node, 0
         while at < len(units):
@@ -212,9 +264,4 @@ class Cache:
             if same < len(child.key):
                 break
             node = child
-        held, parent = "d" * (at // PAGE), None
-        for i in range(len(units) // PAGE):
-            parent = self.pages.get(((prompt.lora, prompt.salt), parent, tuple(units[i * PAGE : (i + 1) * PAGE])))
-            if i >= at // PAGE:
-                held += "h" if parent in self.host else "-"
-        return held
+        return at

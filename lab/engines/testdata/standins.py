@@ -108,6 +108,9 @@ class Tensor:
     def __len__(self):
         return len(self.values)
 
+    def numel(self):
+        return len(self.values)
+
     def __getitem__(self, index):
         picked = self.values[index]
         return Tensor(picked) if isinstance(index, slice) else picked
@@ -115,12 +118,12 @@ class Tensor:
     def clone(self):
         return Tensor(self.values)
 
-    def to(self, **_):
+    def to(self, *_, **__):
         return Tensor(self.values)
 
 
 def sglang():
-    """sglang defines lists as tensors and the page hash.
+    """sglang defines lists as tensors, a cache whose pages are all on one device, and the page hash.
 
     SGLang 0.5.23 hashes pages in a C++ extension. native_hash states the same
     rule in Python: SHA-256 over the previous digest and each token as 4 bytes,
@@ -136,6 +139,8 @@ def sglang():
         empty=lambda *_, **__: Tensor([]),
         cat=lambda parts: Tensor(v for p in parts for v in p.values),
     )
+    define("numpy", float64=float)
+    define("sglang.srt.mem_cache.allocator.page_interleave", page_interleave_shard_size=lambda _: 1)
     define("sglang.srt.mem_cache.cpp_utils.native_hash", get_native_hash=native_hash)
 
 
