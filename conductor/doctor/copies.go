@@ -35,6 +35,8 @@ const (
 // copyCheck compares the copies of a source's device blocks with the removals. Counts are published blocks.
 type copyCheck struct {
 	begun   bool // held has what the source held before
+	empty   bool // it held nothing
+	apart   int  // blocks stored again since then; see observeNamespaces
 	added   int  // blocks the holder did not have
 	removed int  // blocks and copies
 	held    int
@@ -67,7 +69,7 @@ func (d *Doctor) CopiesUncounted() bool { return !d.copies.begun }
 
 // CountCopies begins the balance with the blocks and copies that the source has on its device.
 func (d *Doctor) CountCopies(held int) {
-	d.copies = copyCheck{begun: true, added: held, held: held, most: held}
+	d.copies = copyCheck{begun: true, empty: held == 0, added: held, held: held, most: held}
 }
 
 // ForgetCopies ends the balance: blocks of the device were cleared, or events are missing.

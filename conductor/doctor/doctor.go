@@ -148,6 +148,7 @@ func (d *Doctor) Observe(o *Observation) {
 		d.observeProfile(o)
 	}
 	d.observeCopies(o)
+	d.observeNamespaces(o)
 }
 
 // ObserveBatch checks what a batch says about itself.

@@ -62,6 +62,8 @@ const (
 	FindingStreams = "too_many_streams"
 	// FindingAdapter: blocks of an adapter that has a number and no name.
 	FindingAdapter = "unnamed_adapter"
+	// FindingExtraKey: the engine keeps blocks of equal tokens apart, and its events do not.
+	FindingExtraKey = "unnamed_extra_key"
 	// FindingCopies: the engine announces blocks again that it reuses, and they are
 	// counted as copies.
 	FindingCopies = "copies_grow"

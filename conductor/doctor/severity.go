@@ -47,6 +47,7 @@ var severityOf = map[string]Severity{
 	FindingVersion:        Warning,
 	FindingEventGap:       Warning,
 	FindingCopies:         Warning,
+	FindingExtraKey:       Warning,
 	FindingAssumed:        Warning,
 	FindingChunks:         Warning,
 	FindingLayers:         Warning,

@@ -178,6 +178,6 @@ func hybrids() (all []scenario) {
 		scenario{"groups: adapters loaded again", vllmSince("0.33"), func(f *fleet) {
 			o := layouts[0].options(0)
 			o["loras"] = []any{nil, "adapter-a", "adapter-b"}
-			f.reloads(o)
+			f.reloads(exact, o)
 		}})
 }

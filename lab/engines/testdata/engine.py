@@ -79,7 +79,7 @@ class Engine:
         new = self.cache.reload()
         while new:
             events = self.cache.step()
-            new -= {event.lora_id for event in events if getattr(event, "token_ids", None)}
+            new -= {getattr(event, self.cache.loaded) for event in events if getattr(event, "token_ids", None)}
             self.publish(events)
 
     def ask(self, count):

@@ -47,6 +47,8 @@ class Named:
 
 
 class Cache:
+    loaded = "lora_name"  # the field of stored events that has what reload returns
+
     def __init__(self, options, workload):
         standins.sglang()
         from sglang.srt.disaggregation import kv_events
@@ -74,8 +76,7 @@ class Cache:
                 cache_init_params.CacheInitParams(**pools)
             )
             self.tree.update_eviction_metrics = lambda *_: None
-            for name, lora_id in self.lora_ids.items():
-                self.recorder().lora_names.register(Named(lora_id), name)
+            self.name_adapters()
         self.growing = []
         self.host_capacity = options.get("blocks", 320) * 2 if options.get("host") else 0
         self.host = collections.OrderedDict()  # published hashes
@@ -100,6 +101,21 @@ class Cache:
                 "sliding_window_size": self.window,
             }
         return unified_radix_cache.UnifiedRadixCache(cache_init_params.CacheInitParams(**pools))
+
+    def name_adapters(self):
+        """name_adapters tells the recorder of adapters. With the option extra_keys they are none: keys of requests, without a name."""
+        for name, lora_id in self.lora_ids.items():
+            if not self.options.get("extra_keys"):
+                self.recorder().lora_names.register(Named(lora_id), name)
+
+    def reload(self):
+        """reload loads every adapter again, and returns their names. With the option flush the cache is flushed then."""
+        self.lora_ids = {n: hashlib.md5(i.encode()).hexdigest() for n, i in self.lora_ids.items()}
+        self.name_adapters()
+        if self.options.get("flush"):
+            self.growing.clear()
+            self.tree.reset()
+        return set(self.lora_ids)
 
     def recorder(self):
         """recorder returns what records the events of 0.5.23."""

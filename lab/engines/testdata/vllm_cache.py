@@ -68,6 +68,8 @@ class Host:
 
 
 class Cache:
+    loaded = "lora_id"  # the field of stored events that has what reload returns
+
     def __init__(self, options, workload):
         standins.vllm(integer_hashes=not options.get("bytes"))
         from vllm.distributed import kv_events

@@ -1,0 +1,26 @@
+package doctor
+
+import "example.com/conductor/tiers"
+
+// SGLang keeps blocks apart by the extra_key of their request, which has the number of the adapter's load at
+// its end. Its events name a salt and an adapter, and nothing else of that key: the same tokens under two of
+// them are one block to Conductor. They show all the same, because a tree has each block once: whatever it
+// stores on a device that has it already is of another key.
+
+// extraLeast is how many such blocks make a finding.
+const extraLeast = Sample
+
+// observeNamespaces counts blocks that SGLang stored again. If a removal may be missing, it counts nothing until
+// the device has been empty.
+func (d *Doctor) observeNamespaces(o *Observation) {
+	c := &d.copies
+	if !d.reg.SGLang || !c.empty || o.Medium.Tier != tiers.Device || o.Event.Envelope || c.apart >= extraLeast {
+		return
+	}
+	if c.apart += o.Copies / o.Parts; c.apart >= extraLeast {
+		d.Findings.Report(FindingExtraKey,
+			"the device stored blocks again that it has, of which SGLang keeps one: requests with an extra_key, and an adapter that is "+
+				"loaded again, have blocks of their own, which events do not tell apart, so answers can be too long; let requests send "+
+				"cache_salt in place of extra_key, and flush the cache after loading an adapter again")
+	}
+}
