@@ -12,14 +12,14 @@ import (
 //
 //	held   blocks and copies announced less those removed
 //	       grows until the engine is full, then stays: each store follows a removal
-//	base   the most that was held when half of all new blocks had been removed
+//	base   the most that was held when a quarter of all new blocks had been removed
 //	       from then on the engine is full
 //	again  copies announced since then by stores that begin at the first block of a
 //	       prompt and repeat several: what a full report looks like
 //	missed blocks removed since then that were not counted: the engine had them before
 //	       the balance began, and their room went to others
 //
-// Full reports are shown when held has outgrown base and missed by half of base, and again explains half of
+// Full reports are shown when held has outgrown base and missed by a quarter of base, and again explains half of
 // that growth. Copies, however many and however long an engine has them, take room in it like any other
 // block, so held stays near base and missed. A balance begins again where events may be missing.
 
@@ -76,9 +76,10 @@ func (d *Doctor) CountCopies(held int) {
 func (d *Doctor) ForgetCopies() { d.copies = copyCheck{} }
 
 // countsCopies reports whether repeated stores of a holder's blocks are copies whose
-// balance says something. Blocks with a time to live go without removals.
+// balance says something. Blocks with a time to live go without removals. SGLang has no such reports, and holds
+// far more whenever fewer requests run, because what they compute enters its tree late.
 func (d *Doctor) countsCopies(o *Observation) bool {
-	return o.Counted && !o.Event.Envelope && o.Medium.Tier == tiers.Device && !d.reg.Pool && !d.reg.Expiring(o.Medium.Name)
+	return o.Counted && !o.Event.Envelope && o.Medium.Tier == tiers.Device && !d.reg.Pool && !d.reg.SGLang && !d.reg.Expiring(o.Medium.Name)
 }
 
 // observeCopies counts the blocks of a stored event.
@@ -98,7 +99,7 @@ func (d *Doctor) observeCopies(o *Observation) {
 		c.again += again
 	}
 	room := c.base + c.missed
-	if extra := c.held - room; extra < max(copiesLeast, c.base/2) || c.again < extra/2 {
+	if extra := c.held - room; extra < max(copiesLeast, c.base/4) || c.again < extra/2 {
 		return
 	}
 	if d.reg.Reports != "" {
@@ -131,7 +132,7 @@ func (d *Doctor) observeCopyRemoval(o *Observation) {
 	switch {
 	case c.base != 0:
 		c.missed += o.Count - o.Found
-	case c.removed >= max(copiesLeast, c.added/2):
+	case c.removed >= max(copiesLeast, c.added/4):
 		c.base = c.most
 	}
 }
