@@ -142,9 +142,9 @@ conformance-engines: build engines ## releases of vLLM, SGLang and LMCache again
 e2e-vllm: export ENGINES_CONDUCTOR = $(CURDIR)/bin/conductor
 e2e-vllm: export ENGINES_VLLM = $(abspath $(VLLM))
 e2e-vllm: export ENGINES_VLLM_ARGS = $(ARGS)
-e2e-vllm: build ## two whole vLLM on the CPU against the server, every answer compared with what the engine found in its cache, and docs/tutorial.md walked with them; VLLM=path/to/bin/vllm, ARGS for vLLM
+e2e-vllm: build ## whole vLLM on the CPU against the server, with models of full attention, of sliding windows and of state-space layers, every answer compared with what the engine found in its cache, and docs/tutorial.md walked with them; VLLM=path/to/bin/vllm, ARGS for vLLM
 	@test -x '$(VLLM)' || { echo "set VLLM to the program of an installed vLLM, such as VLLM=vllm/bin/vllm; docs/contributing/engines.md says how to install one without a GPU"; exit 1; }
-	$(GO) test -count=1 -v -timeout 30m -run '^(TestWholeVLLM|TestTutorial)$$' $(TESTFLAGS) ./lab/engines
+	$(GO) test -count=1 -v -timeout 60m -run '^(TestWholeVLLM|TestTutorial)$$' $(TESTFLAGS) ./lab/engines
 
 # A wheel for Linux on amd64 and arm64, some 280 MB with what it needs.
 DYNAMO_RELEASE := 1.6.1

@@ -30,11 +30,6 @@ const (
 	vocabulary = 32000
 )
 
-// tinyLlama is all that vLLM needs of a model whose weights are random.
-const tinyLlama = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
-  "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 32000,
-  "max_position_embeddings": 4096, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2}`
-
 // A vllmEngine is `vllm serve` in a process group of its own.
 type vllmEngine struct {
 	t        *testing.T
@@ -44,10 +39,22 @@ type vllmEngine struct {
 	replay   string        // of the socket that replays them
 	log      string        // name of a file
 	ended    chan struct{} // closed when the process has ended
+	seen     int64         // number of the last batch that published has found
 }
 
-// startVLLMEngine starts an engine without waiting until it serves.
-func startVLLMEngine(t *testing.T, instance, model string) *vllmEngine {
+// writeModels writes the folders of all models, which lie in the one that it returns.
+func writeModels(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	python := filepath.Join(filepath.Dir(os.Getenv("ENGINES_VLLM")), "python")
+	if out, err := exec.Command(python, "-B", "testdata/models.py", dir).CombinedOutput(); err != nil {
+		t.Fatalf("testdata/models.py: %v: %s", err, out)
+	}
+	return dir
+}
+
+// startVLLMEngine starts an engine of a model, which is a folder, without waiting until it serves.
+func startVLLMEngine(t *testing.T, instance, model string, more ...string) *vllmEngine {
 	t.Helper()
 	dir := t.TempDir()
 	e := &vllmEngine{t: t, instance: instance, log: filepath.Join(dir, "log"), ended: make(chan struct{})}
@@ -73,7 +80,7 @@ func startVLLMEngine(t *testing.T, instance, model string) *vllmEngine {
 		"--max-num-seqs", "4", "--max-num-batched-tokens", "512", "--num-gpu-blocks-override", fmt.Sprint(vllmBlocks),
 		"--enable-prompt-tokens-details", "--kv-events-config", string(events),
 	}
-	cmd := exec.Command(os.Getenv("ENGINES_VLLM"), append(args, strings.Fields(os.Getenv("ENGINES_VLLM_ARGS"))...)...)
+	cmd := exec.Command(os.Getenv("ENGINES_VLLM"), slices.Concat(args, more, strings.Fields(os.Getenv("ENGINES_VLLM_ARGS")))...)
 	cmd.Env = append(os.Environ(),
 		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", // GiB; engines share few processors
 		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "TMPDIR="+dir, "VLLM_CACHE_ROOT="+dir,
@@ -104,7 +111,7 @@ func (e *vllmEngine) await() {
 	e.t.Helper()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for deadline := time.Now().Add(10 * patience); ; <-tick.C {
+	for deadline := time.Now().Add(20 * patience); ; <-tick.C {
 		if resp, err := http.Get("http://" + e.address + "/health"); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
@@ -117,27 +124,39 @@ func (e *vllmEngine) await() {
 		default:
 		}
 		if time.Now().After(deadline) {
-			e.t.Fatalf("%s does not serve after %s", e.instance, 10*patience)
+			e.t.Fatalf("%s does not serve after %s", e.instance, 20*patience)
 		}
 	}
 }
 
 // complete lets the engine compute a prompt, and returns how many of its tokens were in the cache.
 func (e *vllmEngine) complete(prompt []uint32) (cached int, err error) {
-	body, err := json.Marshal(map[string]any{"model": vllmModel, "prompt": prompt, "max_tokens": 1, "temperature": 0, "detokenize": false})
+	cached, _, err = e.answer(prompt, 1)
+	return cached, err
+}
+
+// answer lets the engine compute a prompt and up to most tokens behind it. It returns how many tokens of the prompt were in the
+// cache, and the new ones.
+func (e *vllmEngine) answer(prompt []uint32, most int) (cached int, tokens []uint32, err error) {
+	body, err := json.Marshal(map[string]any{
+		"model": vllmModel, "prompt": prompt, "max_tokens": most, "temperature": 0, "detokenize": false, "return_token_ids": true,
+	})
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	resp, err := http.Post("http://"+e.address+"/v1/completions", "application/json", bytes.NewReader(body))
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	var answer struct {
+		Choices []struct {
+			Tokens []uint32 `json:"token_ids"`
+		}
 		Usage struct {
 			PromptTokens        int `json:"prompt_tokens"`
 			PromptTokensDetails *struct {
@@ -146,10 +165,10 @@ func (e *vllmEngine) complete(prompt []uint32) (cached int, err error) {
 		} `json:"usage"`
 	}
 	if err := json.Unmarshal(text, &answer); err != nil || resp.StatusCode != http.StatusOK || answer.Usage.PromptTokensDetails == nil ||
-		answer.Usage.PromptTokens != len(prompt) {
-		return 0, fmt.Errorf("%s: status %d: %.400s", e.instance, resp.StatusCode, text)
+		answer.Usage.PromptTokens != len(prompt) || len(answer.Choices) != 1 {
+		return 0, nil, fmt.Errorf("%s: status %d: %.400s", e.instance, resp.StatusCode, text)
 	}
-	return answer.Usage.PromptTokensDetails.CachedTokens, nil
+	return answer.Usage.PromptTokensDetails.CachedTokens, answer.Choices[0].Tokens, nil
 }
 
 // A vllmFleet is two engines and the server that follows them.
@@ -166,13 +185,7 @@ type vllmFleet struct {
 func clip(held, n int) int { return min(held, (n-1)/vllmBlock*vllmBlock) }
 
 // fresh returns n random tokens.
-func (f *vllmFleet) fresh(n int) []uint32 {
-	tokens := make([]uint32, n)
-	for i := range tokens {
-		tokens[i] = 3 + f.random.Uint32N(vocabulary-3)
-	}
-	return tokens
-}
+func (f *vllmFleet) fresh(n int) []uint32 { return fresh(f.random, n) }
 
 // prompt returns a prompt of up to most tokens: a new one, one that was sent before, or the beginning
 // of one with up to tail new tokens.
@@ -236,27 +249,40 @@ func (f *vllmFleet) choose(prompt []uint32) *vllmEngine {
 	return chosen
 }
 
-// TestWholeVLLM runs two whole vLLM on the CPU, with a model of random weights, and compares answers
-// with what vLLM says that it took from its cache.
+// TestWholeVLLM runs whole vLLM on the CPU, with models of random weights, and compares answers with what vLLM says that it took
+// from its cache.
 func TestWholeVLLM(t *testing.T) {
 	if os.Getenv("ENGINES_VLLM") == "" {
 		t.Skip("ENGINES_VLLM is not set to the program of an installed vLLM, see docs/contributing/engines.md")
 	}
-	model := t.TempDir()
-	must.Succeed(t, os.WriteFile(filepath.Join(model, "config.json"), []byte(tinyLlama), 0o600))
-	f := &vllmFleet{t: t, server: startServer(t, ""), random: rand.New(rand.NewPCG(1, 2))}
-	for i := range 2 {
-		f.engines = append(f.engines, startVLLMEngine(t, fmt.Sprintf("engine-%d", i), model))
+	models := writeModels(t)
+	t.Run("llama", func(t *testing.T) {
+		f := &vllmFleet{t: t, server: startServer(t, ""), random: rand.New(rand.NewPCG(1, 2))}
+		for i := range 2 {
+			f.engines = append(f.engines, startVLLMEngine(t, fmt.Sprintf("engine-%d", i), filepath.Join(models, "llama")))
+		}
+		for _, e := range f.engines {
+			e.await()
+			f.server.call("/register", e.registration(nil), new(any))
+		}
+		f.plain(200)
+		f.bursts(100)
+	})
+	for _, m := range wholeModels {
+		t.Run(m.name, func(t *testing.T) { m.compare(t, filepath.Join(models, m.folder)) })
 	}
-	for _, e := range f.engines {
-		e.await()
-		f.server.call("/register", map[string]any{
-			"endpoint": "tcp://" + e.live, "replay_endpoint": "tcp://" + e.replay,
-			"type": "vLLM", "modelname": vllmModel, "instance_id": e.instance, "block_size": vllmBlock, "dp_rank": 0,
-		}, new(any))
+}
+
+// registration is the body of /register for an engine. A nil profile is left out.
+func (e *vllmEngine) registration(profile map[string]any) map[string]any {
+	body := map[string]any{
+		"endpoint": "tcp://" + e.live, "replay_endpoint": "tcp://" + e.replay,
+		"type": "vLLM", "modelname": vllmModel, "instance_id": e.instance, "block_size": vllmBlock, "dp_rank": 0,
 	}
-	f.plain(200)
-	f.bursts(100)
+	if profile != nil {
+		body["hash_profile"] = profile
+	}
+	return body
 }
 
 // plain sends prompts one after another, and compares each answer with what the engine then finds.
