@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -108,6 +109,7 @@ func fresh(random *rand.Rand, n int) []uint32 {
 func (m wholeModel) compare(t *testing.T, folder string) {
 	const requests = 250 // to each engine
 	t.Setenv("PYTHONHASHSEED", "0")
+	t.Setenv("VLLM_SERVER_DEV_MODE", "1") // has /reset_prefix_cache
 	var engines []*vllmEngine
 	for _, retention := range wholeRetentions {
 		engines = append(engines, startVLLMEngine(t, "retention-"+retention, folder, "--prefix-cache-retention-interval", retention,
@@ -127,12 +129,16 @@ func (m wholeModel) compare(t *testing.T, folder string) {
 	for i, e := range engines {
 		c := &conversation{random: rand.New(rand.NewPCG(3, uint64(i)))}
 		prompts, cached, some := 0, 0, 0
-		for range requests {
-			if c.random.IntN(5) == 0 {
+		for n := range requests {
+			reset := n == requests/2
+			switch {
+			case reset:
+				e.reset()
+			case c.random.IntN(5) == 0:
 				e.crowd(c)
 			}
 			p := c.next()
-			found := m.request(i, e, c, p, followers)
+			found := m.request(i, e, c, p, followers, reset)
 			if prompts, cached = prompts+len(p), cached+found; found > 0 {
 				some++
 			}
@@ -151,7 +157,7 @@ func (m wholeModel) compare(t *testing.T, folder string) {
 }
 
 // request asks the servers about a prompt, lets engine i compute it, and compares. It returns how many tokens the engine found.
-func (m wholeModel) request(i int, e *vllmEngine, c *conversation, prompt []uint32, followers []*follower) (found int) {
+func (m wholeModel) request(i int, e *vllmEngine, c *conversation, prompt []uint32, followers []*follower, reset bool) (found int) {
 	e.t.Helper()
 	e.settle(followers)
 	said := make([]int, len(followers))
@@ -165,6 +171,9 @@ func (m wholeModel) request(i int, e *vllmEngine, c *conversation, prompt []uint
 		may, counts := exact, &s.tallies[i]
 		if s.profile == nil {
 			may = m.bare[i]
+		}
+		if reset {
+			may = longer // vLLM publishes the clear with the events of the next request
 		}
 		if counts.add(said[j], found, may) {
 			continue
@@ -187,6 +196,17 @@ func (s *follower) matched(e *vllmEngine, prompt []uint32) int {
 	var all map[string]map[string]vllmRow
 	s.call("/query", map[string]any{"model": vllmModel, "block_size": vllmBlock, "token_ids": prompt[:len(prompt)-1]}, &all)
 	return all["default"][e.instance].Longest
+}
+
+// reset empties the engine's cache.
+func (e *vllmEngine) reset() {
+	e.t.Helper()
+	resp, err := http.Post("http://"+e.address+"/reset_prefix_cache", "", nil)
+	must.Succeed(e.t, err)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		e.t.Fatalf("%s: /reset_prefix_cache: %s", e.instance, resp.Status)
+	}
 }
 
 // crowd lets the engine compute several prompts side by side.
