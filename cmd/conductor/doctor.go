@@ -145,7 +145,7 @@ tokens is the field Expected of "conductor services --json" and of GET /services
 			return err
 		}
 		slices.SortStableFunc(all, func(a, b advice) int {
-			return cmp.Or(doctor.CompareSeverity(a.Severity, b.Severity), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Source, b.Source))
+			return cmp.Or(a.Severity.Compare(b.Severity), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Source, b.Source))
 		})
 		if asJSON {
 			err = cli.PrintJSON(cmd.OutOrStdout(), all)

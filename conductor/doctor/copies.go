@@ -64,11 +64,12 @@ func (d *Doctor) RecallFull() bool {
 	return true
 }
 
-// CopiesUncounted reports whether the balance of copies has not begun yet.
-func (d *Doctor) CopiesUncounted() bool { return !d.copies.begun }
-
-// CountCopies begins the balance with the blocks and copies that the source has on its device.
-func (d *Doctor) CountCopies(held int) {
+// CountCopies begins the balance of copies, unless it has begun, with the blocks and copies that the source has on its device.
+func (d *Doctor) CountCopies(onDevice func() int) {
+	if d.copies.begun {
+		return
+	}
+	held := onDevice()
 	d.copies = copyCheck{begun: true, empty: held == 0, added: held, held: held, most: held}
 }
 

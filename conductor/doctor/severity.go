@@ -16,8 +16,8 @@ const (
 // severities are in the order in which people should read.
 var severities = []Severity{Error, Warning, Info, OK}
 
-// CompareSeverity orders severities, the worst first.
-func CompareSeverity(a, b Severity) int {
+// Compare orders severities, the worst first.
+func (a Severity) Compare(b Severity) int {
 	return slices.Index(severities, a) - slices.Index(severities, b)
 }
 

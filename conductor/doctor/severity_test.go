@@ -24,7 +24,7 @@ func TestSeverityOfEachCode(t *testing.T) {
 	if s := SeverityOf("of_tomorrow"); s != Warning {
 		t.Errorf("a code that is not known is of severity %s", s)
 	}
-	if !slices.IsSortedFunc([]Severity{Error, Warning, Info, OK}, CompareSeverity) {
+	if !slices.IsSortedFunc([]Severity{Error, Warning, Info, OK}, Severity.Compare) {
 		t.Error("the order is another one")
 	}
 }

@@ -92,9 +92,7 @@ func (a *applier) eachApart(c *normalize.Change, f func(*normalize.Change)) {
 
 // applyBlocks applies stored or removed blocks, and lets the doctor observe them.
 func (a *applier) applyBlocks(c *normalize.Change) {
-	if a.doctor.CopiesUncounted() {
-		a.doctor.CountCopies(a.holdings.countedOnDevice())
-	}
+	a.doctor.CountCopies(a.holdings.countedOnDevice)
 	n := len(c.Event.Hashes)
 	seen := doctor.Observation{Event: c.Event, Medium: c.Medium, Count: n, Blocks: true,
 		Counted: a.holdings.copies(c.Owner) == index.CopyCount}

@@ -241,7 +241,7 @@ func (t *sums) addSource(s *status.Source, r, was *row) {
 func worstOf(s *status.Source) doctor.Severity {
 	worst := doctor.SeverityOf(string(s.State))
 	for i := range s.Findings {
-		if of := s.Findings[i].Severity(); of != doctor.Info && doctor.CompareSeverity(of, worst) < 0 {
+		if of := s.Findings[i].Severity(); of != doctor.Info && of.Compare(worst) < 0 {
 			worst = of
 		}
 	}

@@ -240,7 +240,7 @@ func (h *Hub) makeDocument(tenants scope.Tenants, top int, past *historyRow) []b
 	}
 	if top > 0 && top < len(rows) {
 		slices.SortStableFunc(rows, func(a, b *row) int {
-			return cmp.Or(doctor.CompareSeverity(a.worst, b.worst), cmp.Compare(b.rate, a.rate))
+			return cmp.Or(a.worst.Compare(b.worst), cmp.Compare(b.rate, a.rate))
 		})
 		rows = rows[:top]
 	}
