@@ -284,6 +284,36 @@ func (q Inspector) ChainTo(src Source, engine uint64, n int) (locals []uint64, p
 	return locals, parent, false, ok
 }
 
+// AppendKeys appends the canonical sequence hashes of the blocks of a prompt, of which engine hashes are known, 0 where one is not to be
+// found: its hash means no block of the identity with a constant, or none that has a place in a chain. The first call lets all names
+// have entries, as Index.NameAllBlocks does. All events wait meanwhile.
+func (q Inspector) AppendKeys(dst []uint64, constant uint64, engine []uint64) []uint64 {
+	x := q.x
+	x.lock()
+	defer x.unlock()
+	if !x.names.full.always {
+		x.names.full.always = true
+		x.resolver.beginNamingAll()
+	}
+	first := len(dst)
+	for _, h := range engine {
+		dst = append(dst, 0)
+		p, _ := x.names.findName(normal(h))
+		if p.isNone() {
+			continue
+		}
+		if r := x.tree.lines.pieceAt(p.piece); r.loose() || r.constant() != constant {
+			continue
+		}
+		for i := len(dst) - 1; ; i, p.at = i-1, p.at-1 { // those before it in its piece may have left
+			if dst[i] = x.tree.seqOf(p); i == first || p.at == 0 || dst[i-1] != 0 {
+				break
+			}
+		}
+	}
+	return dst
+}
+
 // GhostsWanted returns the bytes of Options.Ghosts with which no name that events asked for
 // so far would have been lost, 0 if none was. It is an estimate.
 func (q Inspector) GhostsWanted() int64 {

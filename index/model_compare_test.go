@@ -194,7 +194,7 @@ func (w *world) ask() {
 	for family, i := w.rng.IntN(families), 0; i < len(p); i++ {
 		hashes = append(hashes, w.engine(family, id, p[:i+1]))
 	}
-	for i, got := range w.x.AppendKeys(nil, w.o.constants[id], hashes) {
+	for i, got := range w.x.Inspect().AppendKeys(nil, w.o.constants[id], hashes) {
 		if key, shared := w.o.shared[hashes[i]]; shared && w.o.ids[key] == id && got != w.o.seq(key) {
 			w.fail("key of %d, block %d of %d: %d, want %d", hashes[i], i, hashes, got, w.o.seq(key))
 		}

@@ -65,7 +65,7 @@ func (sc *scratch) lookupNames(d *catalog.Deployment, id *names.Identity, q *Que
 		if !sc.match.Gaps {
 			return index.Lookup{Constant: id.Constant, Names: hashes}
 		}
-		sc.named = d.Index.AppendKeys(sc.named[:0], id.Constant, hashes)
+		sc.named = d.Index.Inspect().AppendKeys(sc.named[:0], id.Constant, hashes)
 		return index.Lookup{Constant: id.Constant, Chain: &sc.named}
 	}
 	d.Names.Folds(id.Variant, func(fold uint64) bool {
