@@ -191,6 +191,32 @@ func (ns *namespace) slotOf(name cacheKey) int {
 	return slot
 }
 
+// repeatsHit reports whether a stored event lists blocks that a request reuses, of an engine that reports them. Of a sliding window and
+// of state-space layers vLLM lists all blocks of the hit, although the group may have kept the last ones alone. That it has the last
+// one tells such a report from new blocks.
+func repeatsHit(a *applier, ns *namespace, c *normalize.Change, fold uint64) bool {
+	if !a.holdings.full || c.Medium.Tier != tiers.Device || c.Cut.HasParent || len(c.Cut.Hashes) == 0 {
+		return false
+	}
+	for _, g := range a.holdings.specs[c.Owner.Rank] {
+		if g.Group != c.Owner.Group || normalize.MainGroup(g.Kind) {
+			continue
+		}
+		last := []uint64{c.Cut.Hashes[len(c.Cut.Hashes)-1] ^ fold}
+		for key, h := range ns.owners {
+			if key.Rank != c.Owner.Rank || key.Group != g.Group || key.Medium != c.Owner.Medium {
+				continue
+			}
+			for _, o := range h.owners {
+				if ns.Deployment.Index.Inspect().Copies(nil, o, last)[0] > 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // decidesStay reports whether the times that a holder's blocks stay show how long prompts stay. Engines free blocks behind a sliding
 // window at once, so if a rank has full attention, only the blocks of that count.
 func decidesStay(specs []normalize.Spec, key normalize.Owner) bool {

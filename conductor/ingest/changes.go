@@ -79,7 +79,8 @@ func (a *applier) applyChange(c *normalize.Change) {
 // size of chunks whose events do not say it, and what becomes of a block that is indexed as several is counted by events.
 func (a *applier) eachApart(c *normalize.Change, f func(*normalize.Change)) {
 	if c.Event.Joined == 0 || c.Kind == normalize.Removed ||
-		!a.shared.limits.Load().forbidsTokens(c.Event.Tokens) && !a.guessesChunk(c) && a.normal.Parts() == 0 && a.versions.retired == nil {
+		!a.shared.limits.Load().forbidsTokens(c.Event.Tokens) && !a.guessesChunk(c) && a.normal.Parts() == 0 && a.versions.retired == nil &&
+			!(a.holdings.full && len(a.holdings.specs[c.Owner.Rank]) > 1) {
 		f(c)
 		return
 	}

@@ -56,6 +56,9 @@ func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refus
 		a.countSkipped(events.BlockSizeMismatch, c.Event.Count())
 		return res, events.BlockSizeMismatch
 	}
+	if repeatsHit(a, ns, c, at.Fold) {
+		return res, ""
+	}
 	a.repeated = false
 	if res = a.putAll(ns, c, at); noteRepeat(a, c, a.repeated) {
 		res = a.putAll(ns, c, at)

@@ -73,6 +73,8 @@ var layouts = []layout{
 	{"drafter's window", []group{full(16), sliding(16, window).drafting()}, 320, dropping("drops_in_windows"), exact},
 	{"drafter's window, full of 64", []group{full(64), sliding(16, 64).drafting()}, 220, dropping("drops_in_windows"), longer},
 	{"drafter, all groups drop, full of 64", []group{full(64), sliding(16, 32)}, 220, dropping("drops_in_all_groups"), longer},
+	{"full report, window", []group{full(16), sliding(16, window)}, 320, options{"full": "sessions"}, shorter},
+	{"full report, states", []group{full(16), states(16)}, 200, options{"full": "sessions"}, shorter},
 	{"look-ahead 1, window", []group{full(16).drafting(), sliding(16, window)}, 320, options{"lookahead": 1}, exact},
 	{"look-ahead 1, states", []group{full(16).drafting(), states(16)}, 200, options{"lookahead": 1}, exact},
 }

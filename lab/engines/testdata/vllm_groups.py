@@ -96,6 +96,7 @@ class Cache(vllm_cache.Cache):
         request.num_prompt_tokens, request.status = request.prompt_tokens, None
         request.num_computed_tokens = request.num_in_flight_tokens = request.shared_prefix_boundary = 0
         request.num_output_placeholders, request.skip_reading_prefix_cache = 0, False
+        request.session_id = f"session-{self.started}" if self.options.get("full") else session
         return request
 
     def step(self):
@@ -111,6 +112,8 @@ class Cache(vllm_cache.Cache):
             request = self.request(self.prompt(), self.session())
             self.started += 1
             request.request_id = f"request-{self.started}"
+            if self.options.get("full") and self.random.random() < 0.6:
+                request.kv_cache_report_mode = "full"
         hits, computed, request.shared_prefix_boundary = self.hit(request)
         if self.allocate(request, request.num_tokens - computed, computed, hits):
             self.running.append(request)
