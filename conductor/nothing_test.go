@@ -110,6 +110,30 @@ func TestFindNothingCounts(t *testing.T) {
 	}
 }
 
+// TestFindPlacelessBlocks: an engine with sliding windows alone keeps the ends of prompts, and its events do not say which blocks these
+// are. A source that announces every block has no such finding, nor has one with a hash profile.
+func TestFindPlacelessBlocks(t *testing.T) {
+	for _, c := range []struct {
+		register string
+		blocks   int // that an event has the tokens of
+		want     bool
+	}{{"", 3, true}, {"", 1, false}, {" profile=sha256_cbor/0", 3, false}} {
+		inBubble(t, func(t *testing.T, b *bench) {
+			b.run("register s replay=no" + c.register)
+			for i := range 80 {
+				b.publish(args{word: "s"}, map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(1000 + i)},
+					"parent_block_hash": nil, "block_size": 16, "token_ids": tokensOf(fmt.Sprint(i), 16*c.blocks), "medium": "gpu",
+					"group_idx": 0, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 17})
+			}
+			time.Sleep(3 * time.Minute)
+			synctest.Wait()
+			if found := b.finding("unknown_layers"); strings.Contains(found, "register its hash_profile") != c.want {
+				t.Errorf("%q, events of %d blocks: found %q", c.register, c.blocks, found)
+			}
+		})
+	}
+}
+
 // TestNothingIsTheSources: a publisher whose topics are no source's is followed by a source that takes one topic alone.
 func TestNothingIsTheSources(t *testing.T) {
 	for topic, want := range map[string]bool{"": true, "kv-events": true, "kv@other@m": false} {

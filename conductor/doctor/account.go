@@ -43,6 +43,8 @@ type account struct {
 	lost     map[events.Reason]int
 	key      string // of an object that was lost, "" if none was
 	poor     bool   // the last look found that next to nothing counts
+	// placeless: the last look found blocks of a sparse engine whose places are not known.
+	placeless bool
 }
 
 // count adds n events to one of the counts of an account.
@@ -90,10 +92,29 @@ type Holding struct {
 	Blocks  int
 	Untold  int // of Blocks: known by a hash alone, by which no query asks
 	Lacking int // blocks of a pool that lack objects, which are not among Blocks
+	// Sparse says that no group of the engine's layers has full attention, so that it may keep some blocks of a prompt alone.
+	Sparse bool
+}
+
+// placeless reports where events do not say which blocks of a prompt a sparse engine keeps.
+func (d *Doctor) placeless(h Holding) {
+	if !h.Sparse || h.Untold < accountMany || 4*h.Untold < h.Blocks {
+		if d.account.placeless {
+			d.account.placeless = false
+			d.Findings.Withdraw(FindingLayers)
+		}
+		return
+	}
+	d.account.placeless = true
+	d.Findings.Update(FindingLayers,
+		"%d of %s are known by their hash alone: the engine has no layers with full attention and keeps some blocks of a prompt, and its "+
+			"events do not say which, so most answers are too short: register its hash_profile",
+		h.Untold, spelling.Count(h.Blocks, "block"))
 }
 
 // Weigh compares what the source announced and holds with what of that counts in answers.
 func (d *Doctor) Weigh(h Holding, now time.Time) {
+	d.placeless(h)
 	a := &d.account
 	lost := a.sumLost()
 	all := a.taken + lost

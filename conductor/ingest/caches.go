@@ -217,6 +217,16 @@ func repeatsHit(a *applier, ns *namespace, c *normalize.Change, fold uint64) boo
 	return false
 }
 
+// isSparse reports whether the groups of a source are known, and none has full attention.
+func isSparse(specs map[int32][]normalize.Spec) bool {
+	for _, list := range specs {
+		if slices.ContainsFunc(list, func(g normalize.Spec) bool { return normalize.MainGroup(g.Kind) }) {
+			return false
+		}
+	}
+	return len(specs) > 0
+}
+
 // decidesStay reports whether the times that a holder's blocks stay show how long prompts stay. Engines free blocks behind a sliding
 // window at once, so if a rank has full attention, only the blocks of that count.
 func decidesStay(specs []normalize.Spec, key normalize.Owner) bool {
