@@ -69,8 +69,7 @@ func ReadSource(fields []tape.Field) (m Source, err error) {
 		case fieldAdapter:
 			m.Adapters = append(m.Adapters, f.Value)
 		case fieldSpec:
-			var g normalize.Spec
-			_, err := fmt.Sscanf(f.Value, "%d %d %s %d %d %d", &g.Rank, &g.Group, &g.Kind, &g.Window, &g.Block, &g.Unit)
+			g, err := readSpec(f.Value)
 			r.KeepError(f.Name, err)
 			m.Groups = append(m.Groups, g)
 		case fieldVersion:

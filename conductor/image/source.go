@@ -43,7 +43,7 @@ func (m *Source) AppendFields(to []tape.Field) []tape.Field {
 	}
 	for i := range m.Groups {
 		g := &m.Groups[i]
-		w.Text(fieldSpec, fmt.Sprintf("%d %d %s %d %d %d", g.Rank, g.Group, g.Kind, g.Window, g.Block, g.Unit))
+		w.Text(fieldSpec, fmt.Sprintf("%d %d %d %d %d %s", g.Rank, g.Group, g.Window, g.Block, g.Unit, g.Kind))
 	}
 	for _, v := range m.Versions {
 		w.Text(fieldVersion, fmt.Sprintf("%d %d %d %s", v.Rank, v.Lowest, v.Highest, v.Lora))
@@ -83,6 +83,17 @@ type Adapter struct {
 	Rank            int32
 	Lora            string
 	Lowest, Highest uint64 // lora_ids under which the rank has announced the version
+}
+
+// readSpec reads "rank group window block unit kind". The kind is any text.
+func readSpec(text string) (g normalize.Spec, err error) {
+	part := strings.SplitN(text, " ", 6)
+	if len(part) < 6 {
+		return g, fmt.Errorf("an attention group is %q", text)
+	}
+	g.Kind = part[5]
+	_, err = fmt.Sscanf(strings.Join(part[:5], " "), "%d %d %d %d %d", &g.Rank, &g.Group, &g.Window, &g.Block, &g.Unit)
+	return g, err
 }
 
 // readAdapter reads "rank lowest highest name".
