@@ -52,6 +52,14 @@ func mayWait(d *catalog.Deployment, q *Query) bool {
 	return !known || (profile.Settings().Strategy == hash.StrategyVLLM) == (q.HashKind == VLLMHashes)
 }
 
+// reach returns the block behind the last one that an owner holds.
+func reach(m *index.Match) (end int) {
+	for _, s := range m.Later {
+		end = max(end, int(s.To))
+	}
+	return max(end, m.Blocks)
+}
+
 // lookupNames looks the hashes of a query up as names of an identity's blocks, and among the blocks that
 // wait by them. Where engines are registered with an adapter or salt, the names of some may have the
 // constant of that folded in, and of some not: the longest answer counts.
@@ -78,7 +86,7 @@ func (sc *scratch) lookupNames(d *catalog.Deployment, id *names.Identity, q *Que
 			sc.names = append(sc.names, h^fold)
 		}
 		sc.other.Gaps = sc.match.Gaps
-		if d.Index.Match(lookup(sc.names), sc.lookups, &sc.other); sc.other.Blocks > sc.match.Blocks {
+		if d.Index.Match(lookup(sc.names), sc.lookups, &sc.other); reach(&sc.other) > reach(&sc.match) {
 			sc.match, sc.other = sc.other, sc.match
 		}
 		return true
