@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 
 	"example.com/conductor/conductor/registration"
@@ -81,7 +82,8 @@ func (e *engine) learnDrafter(found drafter, r *registration.Registration) (lear
 	e.drafter = found
 	if r.Drafter == "" && found == dropsBlock {
 		r.Drafter = registration.DrafterDrops
-		learned = append(learned, "drafter "+r.Drafter)
+		learned = append(learned, fmt.Sprintf("drafter %s (%s or %s if the model has sliding windows that drop it, too)", r.Drafter,
+			registration.DrafterDropsInWindows, registration.DrafterDropsInAll))
 	}
 	return learned
 }
