@@ -134,6 +134,28 @@ func TestFindPlacelessBlocks(t *testing.T) {
 	}
 }
 
+// TestFindNamelessGroups: events that number their attention group and never name its kind wait, and a finding says so.
+func TestFindNamelessGroups(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.run("register s")
+		b.run("store s path=a/b group=0")
+		for i := range 4 {
+			b.run(fmt.Sprintf("store s path=a/b%d group=1", i))
+		}
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if found := b.finding("unknown_layers"); !strings.Contains(found, "4 events wait because no event says of which kind") {
+			t.Errorf("found %q", found)
+		}
+		b.run("store s path=a/b group=1 kind=full_attention")
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if found := b.finding("unknown_layers"); found != "" {
+			t.Errorf("found %q although the kind is known", found)
+		}
+	})
+}
+
 // TestNothingIsTheSources: a publisher whose topics are no source's is followed by a source that takes one topic alone.
 func TestNothingIsTheSources(t *testing.T) {
 	for topic, want := range map[string]bool{"": true, "kv-events": true, "kv@other@m": false} {

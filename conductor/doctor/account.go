@@ -43,8 +43,8 @@ type account struct {
 	lost     map[events.Reason]int
 	key      string // of an object that was lost, "" if none was
 	poor     bool   // the last look found that next to nothing counts
-	// placeless: the last look found blocks of a sparse engine whose places are not known.
-	placeless bool
+	// untoldGroups: the last look found that events do not tell enough of the attention groups.
+	untoldGroups bool
 }
 
 // count adds n events to one of the counts of an account.
@@ -92,29 +92,36 @@ type Holding struct {
 	Blocks  int
 	Untold  int // of Blocks: known by a hash alone, by which no query asks
 	Lacking int // blocks of a pool that lack objects, which are not among Blocks
+	// Parked is how many events wait for the kind of their attention group.
+	Parked int
 	// Sparse says that no group of the engine's layers has full attention, so that it may keep some blocks of a prompt alone.
 	Sparse bool
 }
 
-// placeless reports where events do not say which blocks of a prompt a sparse engine keeps.
-func (d *Doctor) placeless(h Holding) {
-	if !h.Sparse || h.Untold < accountMany || 4*h.Untold < h.Blocks {
-		if d.account.placeless {
-			d.account.placeless = false
+// weighGroups reports where events do not say which blocks of a prompt a sparse engine keeps, or of which kind a group is.
+func (d *Doctor) weighGroups(h Holding) {
+	before := d.account.untoldGroups
+	d.account.untoldGroups = true
+	switch {
+	case h.Sparse && h.Untold >= accountMany && 4*h.Untold >= h.Blocks:
+		d.Findings.Update(FindingLayers,
+			"%d of %s are known by their hash alone: the engine has no layers with full attention and keeps some blocks of a prompt, and "+
+				"its events do not say which, so most answers are too short: register its hash_profile",
+			h.Untold, spelling.Count(h.Blocks, "block"))
+	case h.Parked >= accountFew:
+		d.Findings.Update(FindingLayers,
+			"%s wait because no event says of which kind their attention group is, so answers do not ask for what it needs and are an "+
+				"upper bound: use a release of the engine whose events have kv_cache_spec_kind", spelling.Count(h.Parked, "event"))
+	default:
+		if d.account.untoldGroups = false; before {
 			d.Findings.Withdraw(FindingLayers)
 		}
-		return
 	}
-	d.account.placeless = true
-	d.Findings.Update(FindingLayers,
-		"%d of %s are known by their hash alone: the engine has no layers with full attention and keeps some blocks of a prompt, and its "+
-			"events do not say which, so most answers are too short: register its hash_profile",
-		h.Untold, spelling.Count(h.Blocks, "block"))
 }
 
 // Weigh compares what the source announced and holds with what of that counts in answers.
 func (d *Doctor) Weigh(h Holding, now time.Time) {
-	d.placeless(h)
+	d.weighGroups(h)
 	a := &d.account
 	lost := a.sumLost()
 	all := a.taken + lost

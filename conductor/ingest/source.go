@@ -427,7 +427,6 @@ func (s *Source) inheritFrom(c *Sources, old *Source) {
 	for _, spec := range old.applier.normal.Specs() {
 		s.applier.normal.RecallSpec(spec)
 	}
-	s.holdings.specs = old.holdings.specs
 	s.mark, s.marked = old.mark, old.marked
 	s.applier.origin.Store(old.applier.origin.Load())
 	s.peerLookAheads = old.peerLookAheads
@@ -456,11 +455,11 @@ func (s *Source) inheritFrom(c *Sources, old *Source) {
 	}
 	s.shared.catalog.HandOver(passed, old.Member, s.Member)
 	old.holdings.mu.Lock()
-	tallies := old.holdings.tallies
-	old.holdings.namespaces, old.holdings.tallies = left, nil
+	tallies, specs := old.holdings.tallies, old.holdings.specs
+	old.holdings.namespaces, old.holdings.tallies, old.holdings.specs = left, nil, nil
 	old.holdings.mu.Unlock()
 	s.holdings.mu.Lock()
-	s.holdings.namespaces, s.holdings.tallies = taken, tallies
+	s.holdings.namespaces, s.holdings.tallies, s.holdings.specs = taken, tallies, specs
 	s.holdings.mu.Unlock()
 	old.gone = true
 	if filling == nil {

@@ -165,6 +165,9 @@ func (n *Normalizer) Specs() []Spec {
 	return nil
 }
 
+// Parked returns how many events wait for the kind of their attention group.
+func (n *Normalizer) Parked() int { return n.groups.parked }
+
 // RecallSpec notes what a snapshot says of an attention group.
 func (n *Normalizer) RecallSpec(s Spec) { n.groups.recall(s) }
 
