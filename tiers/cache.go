@@ -23,6 +23,8 @@ import (
 //	device   full attention   |####......|   hit of 4 blocks
 //	host     full attention   |..######..|
 //	         sliding window   |....##....|   loads up to block 6, and not up to 8
+//
+// It loads nothing rather than less than a chunk, as if the hit on the device ends inside the last chunk on the host.
 
 // Need is what a group needs of its own blocks before a boundary, so that an engine can go on from there.
 type Need uint8
@@ -43,6 +45,8 @@ type Group struct {
 	// Drops says that a drafter needs the last block that the group has of a hit computed again: full attention loses a block, and a
 	// window needs the block behind the boundary too. All groups with full attention have the same. Not for other groups.
 	Drops bool
+	// Unannounced says that the rank has announced the group on other media only. Then its Need is not known.
+	Unannounced bool
 }
 
 // Cache is the groups that a rank of an engine has on a medium. Once an Owner has it, it does not change.
@@ -120,7 +124,8 @@ type CacheHit struct {
 	// Blocks is the end of the hit, Start where it begins: 0 on the device, the hit of the tiers above elsewhere.
 	Blocks, Start int
 	// Most is where the groups with full attention end, or the last block of any group without those. Group is the one that
-	// made the hit shorter than that, and Refused the boundary that it refused last; Group is -1 if none did.
+	// made the hit shorter than that, and Refused the boundary that it refused last; Group is -1 if none did. Then Refused is where
+	// less than a chunk ends that the engine does not load, 0 if that is not so.
 	Most, Group, Refused int
 }
 
@@ -142,6 +147,7 @@ type foundCache struct {
 	cache *Cache
 	owner uint32
 	lists int // the first of its groups: one of whole blocks, and one of single blocks for each group
+	chunk int // blocks in the largest of its chunks that the prompt has, 0 if they are single
 }
 
 // spanList is the spans of a group, by ascending beginning.
@@ -210,7 +216,7 @@ func (f *HitFinder) appendBelow(prefixes []Prefix, later []Span, c *foundCache, 
 		to := end
 		begins := from
 		for i := range c.cache.Groups {
-			if full && c.cache.Groups[i].Need != NeedAll {
+			if full && c.cache.Groups[i].Need != NeedAll || c.cache.Groups[i].Unannounced {
 				continue
 			}
 			r := rangeBehind(f.rangesOf(i), from)
@@ -267,6 +273,7 @@ func (f *HitFinder) add(owners []Owner, id, from, to uint32) bool {
 		}
 	}
 	c := &f.found[at-1]
+	c.chunk = max(c.chunk, int(o.Chunk))
 	list := c.lists + 2*int(o.Group)
 	g := &c.cache.Groups[o.Group]
 	if o.Chunk > 1 {
@@ -314,8 +321,22 @@ func (f *HitFinder) hitOf(c *foundCache) CacheHit {
 			}
 		}
 	}
+	// Only an engine whose chunks are single blocks loads the part of one.
+	if size := cache.largestBlock(); cache.Tier > Device && c.chunk > size && h.Blocks > h.Start &&
+		h.Blocks-h.Start+h.Start%size < c.chunk {
+		h.Group, h.Refused, h.Blocks = -1, h.Blocks, h.Start
+	}
 	h.Blocks = max(h.Blocks, h.Start)
 	return h
+}
+
+// largestBlock returns the size of the largest block of a group. Where the device has begun one, it is loaded again.
+func (c *Cache) largestBlock() int {
+	size := 1
+	for i := range c.Groups {
+		size = max(size, c.Groups[i].Block)
+	}
+	return size
 }
 
 // mergeSpans makes ascending ranges that do not touch each other of the spans of each group.

@@ -143,6 +143,12 @@ func (e *explaining) endsOfHits(k holderKey, block int) (all []inspect.Cause) {
 			all = append(all, inspect.Cause{Reason: inspect.AttentionGroup, Certain: true, Text: e.groupEnds(h)})
 			continue
 		}
+		if h.Refused > 0 {
+			all = append(all, inspect.Cause{Reason: inspect.ChunkInPart, Certain: true,
+				Text: fmt.Sprintf("%s has blocks up to %d, but that is less than a chunk behind block %d, and an engine that loads chunks "+
+					"of several of its blocks loads at least one.", h.medium.Name, h.Refused, h.Blocks)})
+			continue
+		}
 		if rest := h.Most % h.cache.Step; rest > 0 {
 			all = append(all, inspect.Cause{Reason: inspect.ChunkInPart, Certain: true,
 				Text: fmt.Sprintf("The engine takes multiples of %s (%d tokens) of its attention groups on %s, and has %d more.",

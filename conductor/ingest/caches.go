@@ -93,19 +93,13 @@ func (s *holdings) renewCaches(ns *namespace, rank int32) {
 	}
 }
 
-// cacheOf returns the cache of a holder and the place of its group there, nil if it has none. Below the device a rank has the
-// groups that it has announced there: engines that offload some say nothing of the others.
+// cacheOf returns the cache of a holder and the place of its group there, nil if it has none.
 func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, uint32) {
 	if key.Owned || key.Objects || s.reg.IsPool() {
 		return nil, 0
 	}
 	name, specs, drops := cacheKey{key.Rank, key.Medium}, s.specs[key.Rank], s.reg.Drafter != ""
-	switch {
-	case key.Medium != tiers.NameDevice:
-		specs = slices.DeleteFunc(slices.Clone(specs), func(g normalize.Spec) bool {
-			return g.Group != key.Group && !ns.hasGroup(name, g.Group)
-		})
-	case len(specs) == 0 && drops:
+	if len(specs) == 0 && drops && key.Medium == tiers.NameDevice {
 		specs = []normalize.Spec{{Rank: key.Rank, Group: key.Group, Kind: fullAttention}}
 	}
 	at, known := slices.BinarySearchFunc(specs, key.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
@@ -113,8 +107,8 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 		return nil, 0
 	}
 	cache := ns.caches[name]
-	if cache == nil || len(cache.Groups) != len(specs) {
-		cache = ns.newCache(name, specs, s.reg.Drafter)
+	if cache == nil || len(cache.Groups) != len(specs) || cache.Tier > tiers.Device && cache.Groups[at].Unannounced {
+		cache = ns.newCache(name, specs, key.Group, s.reg.Drafter)
 	}
 	return cache, uint32(at)
 }
@@ -132,12 +126,21 @@ func (ns *namespace) hasGroup(at cacheKey, group int) bool {
 // fullAttention is the kind of a group whose engine tells none.
 const fullAttention = "full_attention"
 
-// newCache makes the cache of a rank on a medium. drafter is that of the registration.
-func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, drafter string) *tiers.Cache {
-	size := ns.Deployment.Key.BlockSize
+// newCache makes the cache of a rank on a medium, on which it announces a group now. drafter is that of the registration. Below the
+// device the rank may keep some groups only, or say nothing of the others, so what these need is not known before it has announced
+// them there.
+func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, group int, drafter string) *tiers.Cache {
+	size, below := ns.Deployment.Key.BlockSize, name.medium != tiers.NameDevice
 	groups, unit, fine := make([]tiers.Group, len(specs)), 0, false
 	for i := range specs {
-		groups[i] = specs[i].NeedIn(size)
+		switch {
+		case !below:
+			groups[i] = specs[i].NeedIn(size)
+		case specs[i].Group == group || ns.hasGroup(name, specs[i].Group):
+			groups[i] = specs[i].NeedBelow(size)
+		default:
+			groups[i] = tiers.Group{Number: specs[i].Group, Need: tiers.NeedUnknown, Block: 1, Unannounced: true}
+		}
 		if specs[i].Unit > 0 && specs[i].Unit%size == 0 {
 			unit = max(unit, specs[i].Unit/size)
 			fine = fine || groups[i].Need == tiers.NeedState

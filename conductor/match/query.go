@@ -400,7 +400,7 @@ func (sc *scratch) findHits(d *catalog.Deployment) []tiers.Owner {
 func (sc *scratch) markBounds(owners []tiers.Owner, roster *catalog.Roster) {
 	for i := range sc.cacheHits {
 		o := &owners[sc.cacheHits[i].Owner]
-		if sc.cacheHits[i].Blocks == 0 || !o.Cache.HasUnknown() {
+		if h := &sc.cacheHits[i]; h.Blocks <= h.Start || !o.Cache.HasUnknown() {
 			continue
 		}
 		position, listed := roster.Fold.PositionOf(o.Instance)

@@ -78,6 +78,16 @@ func (s *Spec) NeedIn(size int) tiers.Group {
 	return g
 }
 
+// NeedBelow returns the group as a hit on a medium below the device depends on it. For a window of w tokens vLLM's OffloadingConnector
+// asks for blocks of w tokens, although attention looks at the w - 1 before the boundary only.
+func (s *Spec) NeedBelow(size int) tiers.Group {
+	g := s.NeedIn(size)
+	if own := g.Block * size; g.Need == tiers.NeedWindow {
+		g.Window = max(1, (s.Window+own-1)/own) * g.Block
+	}
+	return g
+}
+
 // NoGroup is the Owner.Group of blocks of no group: see ownerGroup.
 const NoGroup = -1
 
