@@ -51,6 +51,8 @@ type question struct {
 	Held string `json:"held,omitempty"`
 	// Taken is how many tokens an engine of several groups takes from its cache, nil for others.
 	Taken *int `json:"taken,omitempty"`
+	// Reached is how many tokens it takes with what it loads from the host, nil if it does not offload.
+	Reached *int `json:"reached,omitempty"`
 }
 
 // command is a line for testdata/engine.py.

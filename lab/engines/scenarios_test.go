@@ -249,8 +249,9 @@ func (f *fleet) settle(e *engine, states ...string) service {
 
 // answer is one row of an answer.
 type answer struct {
-	Longest int                          `json:"longest_matched"`
-	Ranks   map[string]struct{ GPU int } `json:"rank_matches"`
+	Longest int                               `json:"longest_matched"`
+	Ranks   map[string]struct{ GPU, CPU int } `json:"rank_matches"`
+	Bound   bool                              `json:"upper_bound"`
 	Detail  map[string]struct {
 		State     string
 		Watermark *int64
@@ -303,6 +304,9 @@ func (f *fleet) compare(ranks []*engine, n int, may slack) {
 		for r, e := range ranks {
 			rank := fmt.Sprint(e.rank)
 			check("gpu of rank "+rank, row.Ranks[rank].GPU, truths[r][i].device())
+			if reached := truths[r][i].Reached; reached != nil {
+				check("cpu of rank "+rank, row.Ranks[rank].CPU, *reached)
+			}
 			if mark := row.Detail[rank].Watermark; mark == nil || *mark != e.last {
 				f.t.Fatalf("%s: the answer's watermark is not %d", e.instance, e.last)
 			}
@@ -352,6 +356,9 @@ func longest(truths [][]question, i int) (tokens int) {
 	if truths[0][i].Taken != nil {
 		for _, t := range truths {
 			tokens = max(tokens, *t[i].Taken)
+			if t[i].Reached != nil {
+				tokens = max(tokens, *t[i].Reached)
+			}
 		}
 		return tokens
 	}

@@ -98,7 +98,7 @@ class Engine:
     def judged(self, prompt):
         """judged returns the truth about a prompt: how much of it the engine takes, or which blocks it has."""
         if self.options.get("groups"):
-            return {"taken": self.cache.taken(prompt), "held": self.cache.held(prompt)}
+            return {"taken": self.cache.taken(prompt), "reached": self.cache.reached(prompt), "held": self.cache.held(prompt)}
         return {"held": self.cache.truth(prompt)}
 
     def receive(self, questions):

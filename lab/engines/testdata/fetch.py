@@ -66,8 +66,11 @@ LATER = {
             "vllm/v1/kv_cache_spec_registry.py",
         ),
         (0, 33): (
+            "vllm/distributed/kv_transfer/kv_connector/v1/offloading/config.py",
             "vllm/distributed/kv_transfer/kv_connector/v1/offloading/events.py",
+            "vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py",
             "vllm/v1/kv_offload/base.py",
+            "vllm/v1/kv_offload/config.py",
             "vllm/v1/kv_offload/cpu/common.py",
             "vllm/v1/kv_offload/cpu/manager.py",
             "vllm/v1/kv_offload/cpu/policies/base.py",

@@ -6,6 +6,7 @@ stand-in classes, unless `define` gives them a value. No stand-in publishes,
 encodes or decides anything about a cache, except the two that `sglang` names.
 """
 
+import functools
 import hashlib
 import importlib.abc
 import importlib.machinery
@@ -83,7 +84,7 @@ def install(unpacked):
 def logger(name):
     """logger adds what vLLM's loggers have."""
     made = logging.getLogger(name)
-    made.warning_once, made.info_once = made.warning, made.info
+    made.warning_once, made.info_once = functools.cache(made.warning), functools.cache(made.info)
     return made
 
 

@@ -44,10 +44,11 @@ class Cache(vllm_cache.Cache):
         unit = math.lcm(*sizes)
         config = {} if self.version < (0, 33) else {"prefix_cache_retention_interval": retention}
         more = {"num_hash_lookahead_tokens": self.lookahead} if self.lookahead else {}
+        described = interface.KVCacheConfig(
+            options["blocks"], [], [self.group(interface, i, g) for i, g in enumerate(self.groups)], **config
+        )
         self.manager = kv_cache_manager.KVCacheManager(
-            interface.KVCacheConfig(
-                options["blocks"], [], [self.group(interface, i, g) for i, g in enumerate(self.groups)], **config
-            ),
+            described,
             max_model_len=1 << 20,
             scheduler_block_size=unit,
             hash_block_size=self.block,
@@ -55,7 +56,16 @@ class Cache(vllm_cache.Cache):
             enable_kv_cache_events=True,
             **more,
         )
-        self.pool = self.manager.block_pool
+        self.pool, self.unit = self.manager.block_pool, unit
+        self.connector = None
+        if options.get("offload"):
+            import vllm_connector
+
+            chunk = options["offload"]["chunk"]
+            self.connector = vllm_connector.Connector(
+                self, described, chunk, options["blocks"] * 2 // chunk, options["offload"]["describes"], retention,
+                options["seed"] % 2 == 0,
+            )  # fmt: skip
         self.ahead = 3 if drafter or self.lookahead else 0  # drafted tokens, which need room
         self.started = 0
         self.preempted = collections.deque()
@@ -97,13 +107,19 @@ class Cache(vllm_cache.Cache):
         request.num_computed_tokens = request.num_in_flight_tokens = request.shared_prefix_boundary = 0
         request.num_output_placeholders, request.skip_reading_prefix_cache = 0, False
         request.session_id = f"session-{self.started}" if self.options.get("full") else session
+        request.kv_transfer_params = request.kv_hints = None
+        request.finished, request.is_finished = False, lambda: request.finished
         return request
 
     def step(self):
         if self.running and self.random.random() < 0.03:
             self.finish(self.random.choice(self.running))  # its user has gone
-            return self.take()
-        return super().step()
+            events = self.take()
+        else:
+            events = super().step()
+        if self.connector:
+            events += self.connector.step()
+        return events
 
     def start(self):
         if self.preempted and self.random.random() < 0.5:
@@ -115,7 +131,18 @@ class Cache(vllm_cache.Cache):
             if self.options.get("full") and self.random.random() < 0.6:
                 request.kv_cache_report_mode = "full"
         hits, computed, request.shared_prefix_boundary = self.hit(request)
-        if self.allocate(request, request.num_tokens - computed, computed, hits):
+        loaded = 0
+        if self.connector:
+            tail = computed % self.unit
+            loaded = self.connector.lookup(request, computed - tail)
+            if loaded is None:  # it waits for a transfer
+                self.preempted.append(request)
+                return
+            if tail and loaded > tail:
+                hits, computed = self.manager.truncate_computed_blocks(hits, computed - tail), computed - tail
+            elif tail:
+                loaded = 0
+        if self.allocate(request, request.num_tokens - computed - loaded, computed, hits, loaded):
             self.running.append(request)
 
     def hit(self, request):
@@ -123,19 +150,24 @@ class Cache(vllm_cache.Cache):
         blocks, computed, *boundary = self.manager.get_computed_blocks(request)
         return blocks, computed, boundary[0] if boundary else 0
 
-    def allocate(self, request, left, computed=0, hits=None):
-        """allocate computes a part of the tokens that are left. It reports false if there is no room."""
+    def allocate(self, request, left, computed=0, hits=None, loaded=0):
+        """allocate computes a part of the tokens that are left, behind those loaded. It reports false if there is no room."""
         count = min(left, vllm_cache.BLOCK * self.random.randint(1, 8))
         self.manager.new_step_starts()
         if self.scheduler:
             # The part may be less than what a state needs to be kept; a whole state always is.
             for tokens in (count, min(left, self.scheduler.cache_config.block_size), left):
-                count = self.split(self.scheduler, request, tokens, computed)
+                count = self.split(self.scheduler, request, tokens, computed, *([loaded] if loaded else []))
                 if count:
                     break
-        if self.manager.allocate_slots(request, count, computed, hits, num_lookahead_tokens=self.ahead) is None:
+        more = {"num_external_computed_tokens": loaded} if loaded else {}
+        if self.manager.allocate_slots(request, count, computed, hits, num_lookahead_tokens=self.ahead, **more) is None:
             return False
-        request.num_computed_tokens += computed + count
+        if loaded:
+            self.connector.load(request, self.manager.get_blocks(request.request_id), loaded)
+        request.num_computed_tokens += computed + loaded + count
+        if self.connector:
+            self.connector.offer(request)
         if hasattr(self.manager, "take_kv_cache_block_copies"):
             self.pool.free_blocks(self.manager.take_kv_cache_block_copies()[1])
         return True
@@ -166,9 +198,17 @@ class Cache(vllm_cache.Cache):
     def free(self, request):
         self.manager.free(request)
 
+    def finish(self, request):
+        if self.connector:
+            self.connector.finish(request)
+        super().finish(request)
+
     def clear(self):
         self.preempted.clear()
-        return super().clear()
+        events = super().clear()
+        if self.connector:
+            self.connector.clear()
+        return events
 
     def reload(self):
         self.preempted.clear()
@@ -188,10 +228,25 @@ class Cache(vllm_cache.Cache):
         more = [] if self.lookahead else [1]  # that token is a part of hashes that look ahead
         return self.hit(self.request(type(prompt)(prompt.tokens + more, prompt.lora, prompt.salt)))[1]
 
+    def reached(self, prompt):
+        """reached returns how many tokens of a prompt the engine takes with what it loads from the host, None without a connector."""
+        if not self.connector:
+            return None
+        request = self.request(type(prompt)(prompt.tokens + [1], prompt.lora, prompt.salt))
+        computed = self.hit(request)[1]
+        tail = computed % self.unit
+        loaded = self.connector.loadable(request, computed - tail)
+        return computed - tail + loaded if loaded > tail else computed
+
     def held(self, prompt):
-        """held returns for each group a letter for each hash of a prompt, as truth does; a larger block has that of its last hash."""
+        """held returns for each group a letter for each hash of a prompt, as truth does; a larger block has that of its last hash,
+        and so has a chunk on the host. D is on both."""
         hashes = self.request(prompt).block_hashes
+
+        def letter(h, group):
+            below = self.connector and self.connector.has(h, group)
+            return ("D" if below else "d") if self.pool.get_cached_block(h, [group]) else "h" if below else "-"
+
         return " ".join(
-            f"{i} {group['kind']}: " + "".join("d" if self.pool.get_cached_block(h, [i]) else "-" for h in hashes)
-            for i, group in enumerate(self.groups)
+            f"{i} {group['kind']}: " + "".join(letter(h, i) for h in hashes) for i, group in enumerate(self.groups)
         )
