@@ -409,7 +409,11 @@ func (f *HitFinder) mostOf(c *foundCache, start int) int {
 		most = f.tailBehind(c, most)
 	}
 	if cache.FullDrops() && most > 0 {
-		most = max(most-cache.DroppedBlock(), 0)
+		dropped := cache.DroppedBlock()
+		if cache.Tier > Device && c.chunk > cache.largestBlock() { // connectors load whole chunks
+			dropped = c.chunk
+		}
+		most = max(most-dropped, 0)
 	}
 	return most
 }

@@ -99,7 +99,7 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 		return nil, 0
 	}
 	name, specs, drops := cacheKey{key.Rank, key.Medium}, s.specs[key.Rank], s.reg.Drafter != ""
-	if len(specs) == 0 && drops && key.Medium == tiers.NameDevice {
+	if len(specs) == 0 && drops {
 		specs = []normalize.Spec{{Rank: key.Rank, Group: key.Group, Kind: fullAttention}}
 	}
 	at, known := slices.BinarySearchFunc(specs, key.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
