@@ -80,6 +80,9 @@ func boundsOf(f reflect.StructField) (words []string, least int) {
 	if words := f.Tag.Get("words"); words != "" {
 		return strings.Split(words, "|"), 0
 	}
+	if f.Tag.Get("least") == "0" {
+		return nil, 0
+	}
 	of := strings.TrimPrefix(cmp.Or(f.Tag.Get("of"), f.Name), "Registration.")
 	member, _ := reflect.TypeFor[registration.Registration]().FieldByName(of)
 	for _, r := range registration.Table {

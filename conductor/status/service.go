@@ -168,7 +168,7 @@ type ServiceGroup struct {
 	// Tokens of the sliding window; 0 without one.
 	Window int
 	// Tokens in a block of the group; 0 if no event has said it.
-	BlockSize int
+	BlockSize int `least:"0"`
 	// Memberships of the group, in blocks of the registered size.
 	Blocks int
 }
