@@ -110,7 +110,7 @@ func TestInventedOwners(t *testing.T) {
 	f("block sizes", 256, 256, func(i int) string {
 		return fmt.Sprintf(`{"event_type":"stored","seq_hashes":[%d],"base_block_idx":0,"block_size":%d}`, i+1, i+2)
 	})
-	f("groups", 4096, 4096, func(i int) string {
+	f("groups", 64, 64, func(i int) string {
 		return fmt.Sprintf(`{"type":"BlockStored","block_hashes":[%d],"token_ids":[%d,7],"block_size":2,"group_idx":%d,`+
 			`"kv_cache_spec_kind":"full_attention"}`, i+1, i+1, i)
 	})

@@ -156,8 +156,9 @@ func (r *Recovery) Source(m image.Source) error {
 	}
 	s.recallFull(m.FullReports)
 	for i := range m.Groups {
-		s.applier.normal.RecallSpec(m.Groups[i])
-		learnGroup(&s.applier, &m.Groups[i])
+		if s.applier.normal.RecallSpec(m.Groups[i]) {
+			learnGroup(&s.applier, &m.Groups[i])
+		}
 	}
 	s.applier.noteWindow()
 	s.applier.versions.restore(m.Versions)

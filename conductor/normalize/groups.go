@@ -14,9 +14,10 @@ const (
 	maxParked = 1024
 	// maxAllParked bounds those of all groups of a source.
 	maxAllParked = 4 * maxParked
-	// maxGroups bounds the groups of all ranks of a source whose kind is learned:
-	// publishers choose the numbers of both. Events of others tell their kind
-	// themselves, or are left out.
+	// maxRankGroups bounds the groups of a rank. Publishers choose the numbers, models have about ten at most, and
+	// every query asks all groups of a rank. Events of further ones are left out.
+	maxRankGroups = 64
+	// maxGroups bounds the groups of all ranks of a source, because publishers choose the numbers of ranks too.
 	maxGroups = 1024
 )
 
@@ -113,8 +114,9 @@ type parkedEvent struct {
 // The zero value is ready; it belongs to the source's goroutine.
 type groups struct {
 	states map[groupKey]*groupState
-	parked int // events of all states
-	window int // largest announced, in tokens
+	ofRank map[int32]int // how many states each rank has
+	parked int           // events of all states
+	window int           // largest announced, in tokens
 	// several is true once a group without full attention was announced.
 	several bool
 }
@@ -127,6 +129,7 @@ const (
 	park                    // wait for the kind of its group
 	skip                    // another group's
 	overflow                // would wait, but too many do
+	beyond                  // of a group beyond the bounds
 )
 
 // ruling is what judgeEvent has decided about one event.
@@ -149,15 +152,13 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 		return ruling{verdict: admit}
 	}
 	key := groupKey{rank: rank, group: max(e.Group, 0)}
-	st := g.states[key]
-	if st == nil {
-		if g.states == nil {
-			g.states = make(map[groupKey]*groupState)
-		}
-		st = &groupState{}
-		if len(g.states) < maxGroups {
-			g.states[key] = st
-		}
+	st := g.stateOf(key)
+	switch {
+	case st != nil:
+	case key.group == 0 && (e.GroupKind == "" || MainGroup(e.GroupKind)): // as if its rank had no groups
+		return ruling{verdict: admit}
+	default: // nothing is learned of it: without a state all would be new at every event
+		return ruling{verdict: beyond}
 	}
 	var r ruling
 	if st.learn(e) {
@@ -184,7 +185,7 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 		r.verdict = skip
 	case key.group == 0:
 		r.verdict = admit
-	case len(st.parked) >= maxParked, g.parked >= maxAllParked, g.states[key] == nil:
+	case len(st.parked) >= maxParked, g.parked >= maxAllParked:
 		r.verdict = overflow
 	default:
 		// Its batch will be released.
@@ -195,6 +196,21 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 		r.verdict = park
 	}
 	return r
+}
+
+// stateOf returns the state of a group, which it makes if the group is new. It returns nil if there is no room for another.
+func (g *groups) stateOf(key groupKey) *groupState {
+	st := g.states[key]
+	if st != nil || len(g.states) >= maxGroups || g.ofRank[key.rank] >= maxRankGroups {
+		return st
+	}
+	if g.states == nil {
+		g.states, g.ofRank = make(map[groupKey]*groupState), make(map[int32]int)
+	}
+	st = new(groupState)
+	g.states[key] = st
+	g.ofRank[key.rank]++
+	return st
 }
 
 // learn takes what a stored event that names its kind says of the group, and reports whether it is new.
@@ -291,18 +307,18 @@ func (g *groups) order(e *events.Event, rank int32) int {
 	return 1
 }
 
-// recall notes what a snapshot says of a group.
-func (g *groups) recall(spec Spec) {
-	key := groupKey{rank: spec.Rank, group: spec.Group}
-	if g.states[key] != nil || len(g.states) >= maxGroups {
-		return
+// recall notes what a snapshot says of a group that nothing is known of. It reports false if there is no room for the group.
+func (g *groups) recall(spec Spec) bool {
+	st := g.stateOf(groupKey{rank: spec.Rank, group: spec.Group})
+	if st == nil {
+		return false
 	}
-	if g.states == nil {
-		g.states = make(map[groupKey]*groupState)
+	if st.spec.Kind == "" && len(st.parked) == 0 {
+		st.spec = spec
+		g.window = max(g.window, spec.Window)
+		g.several = g.several || !MainGroup(spec.Kind)
 	}
-	g.states[key] = &groupState{spec: spec}
-	g.window = max(g.window, spec.Window)
-	g.several = g.several || !MainGroup(spec.Kind)
+	return true
 }
 
 // specs returns the groups whose kind is known, by rank and number.

@@ -168,8 +168,8 @@ func (n *Normalizer) Specs() []Spec {
 // Parked returns how many events wait for the kind of their attention group.
 func (n *Normalizer) Parked() int { return n.groups.parked }
 
-// RecallSpec notes what a snapshot says of an attention group.
-func (n *Normalizer) RecallSpec(s Spec) { n.groups.recall(s) }
+// RecallSpec notes what a snapshot says of an attention group. It reports false if the source has too many groups already.
+func (n *Normalizer) RecallSpec(s Spec) bool { return n.groups.recall(s) }
 
 // Window returns the largest window that a group has announced, in tokens.
 func (n *Normalizer) Window() int { return n.groups.window }
@@ -335,6 +335,8 @@ func (n *Normalizer) admitEvent(e *events.Event, rank int32) {
 		n.countDropped(events.OtherGroup, e.Count())
 	case overflow:
 		n.countDropped(events.GroupUnknown, e.Count())
+	case beyond:
+		n.countDropped(events.OwnerLimit, e.Count())
 	}
 }
 

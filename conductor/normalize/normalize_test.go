@@ -93,6 +93,55 @@ func TestBatchNormalizes(t *testing.T) {
 		"-other_group 1", second, full, window)
 }
 
+// TestBatchBoundsGroups lets a publisher make up numbers of groups and ranks. What is learned is bounded, and told once.
+func TestBatchBoundsGroups(t *testing.T) {
+	n := alone(Options{})
+	learned, changes := 0, 0
+	send := func(rank, group, blocks int, kind string) (dropped int) {
+		e := stored(blocks, 16)
+		e.Group, e.GroupKind = group, kind
+		for _, c := range n.Batch(&events.Batch{Rank: rank, Events: []events.Event{e}}).Changes {
+			if changes++; c.Kind == Learned {
+				learned++
+			}
+		}
+		return n.count(events.OwnerLimit)
+	}
+	f := func(what string, got, want int) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %d, want %d", what, got, want)
+		}
+	}
+	const many = 3 * maxRankGroups
+	for _, blocks := range []int{0, 0, 1} { // masked groups announce no block
+		dropped := 0
+		for i := range many {
+			dropped += send(0, i, blocks, "full_attention")
+		}
+		f("events left out", dropped, many-maxRankGroups)
+	}
+	f("groups learned", learned, 2*maxRankGroups) // each with its kind, and then with the size of its blocks
+	f("groups", len(n.Specs()), maxRankGroups)
+	f("events of another rank left out", send(1, many, 1, "sliding_window"), 0)
+
+	learned = 0
+	for rank := range maxGroups {
+		send(2+rank, 0, 1, "full_attention")
+	}
+	f("ranks learned", learned, maxGroups-maxRankGroups-1)
+	if n.RecallSpec(Spec{Rank: 1 << 20, Kind: "full_attention"}) {
+		t.Error("a snapshot adds a rank beyond the bound")
+	}
+	learned, changes = 0, 0
+	for range 2 { // such a rank is as one that names no groups
+		f("events of group 0 left out", send(1<<20, 0, 1, "full_attention"), 0)
+		f("windows left out", send(1<<20, 0, 1, "sliding_window"), 1)
+	}
+	f("learned of a rank beyond the bound", learned, 0)
+	f("its events", changes, 2)
+}
+
 // TestBatchTakesKeys holds when the hashes of a Standard source are taken for keys.
 func TestBatchTakesKeys(t *testing.T) {
 	n := alone(Options{Standard: true, Scheme: hash.Scheme{Seed: 7}})
