@@ -113,14 +113,15 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 	return cache, uint32(at)
 }
 
-// hasGroup reports whether a holder has a group of a rank on a medium.
-func (ns *namespace) hasGroup(at cacheKey, group int) bool {
+// groupsOn returns the groups that a rank has announced on a medium.
+func (ns *namespace) groupsOn(at cacheKey) map[int]bool {
+	groups := make(map[int]bool)
 	for key := range ns.owners {
-		if key.Rank == at.rank && key.Medium == at.medium && key.Group == group && !key.Owned {
-			return true
+		if key.Rank == at.rank && key.Medium == at.medium && !key.Owned {
+			groups[key.Group] = true
 		}
 	}
-	return false
+	return groups
 }
 
 // fullAttention is the kind of a group whose engine tells none.
@@ -132,11 +133,15 @@ const fullAttention = "full_attention"
 func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, group int, drafter string) *tiers.Cache {
 	size, below := ns.Deployment.Key.BlockSize, name.medium != tiers.NameDevice
 	groups, unit, fine := make([]tiers.Group, len(specs)), 0, false
+	var announced map[int]bool
+	if below {
+		announced = ns.groupsOn(name)
+	}
 	for i := range specs {
 		switch {
 		case !below:
 			groups[i] = specs[i].NeedIn(size)
-		case specs[i].Group == group || ns.hasGroup(name, specs[i].Group):
+		case specs[i].Group == group || announced[specs[i].Group]:
 			groups[i] = specs[i].NeedBelow(size)
 		default:
 			groups[i] = tiers.Group{Number: specs[i].Group, Need: tiers.NeedUnknown, Block: 1, Unannounced: true}

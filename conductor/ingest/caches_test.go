@@ -1,0 +1,43 @@
+package ingest
+
+import (
+	"fmt"
+	"testing"
+
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/internal/alloctest"
+	"example.com/conductor/tiers"
+)
+
+// TestLearnedGroupCosts lets a rank announce a window that rises, while it has many owners below the device. What is worked out of the
+// groups of a medium is worked out once, and not again for each owner: that would be a few allocations for each.
+func TestLearnedGroupCosts(t *testing.T) {
+	const groups, backends = 8, 64
+	s := follow(t, registration.Registration{Endpoint: "tcp://a:1", Type: registration.TypeVLLM, Model: "m", Instance: "a",
+		BlockSize: 4}).s
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	h := &s.holdings
+	ns := h.namespaceIn(h.deploymentKey())
+	for i := range groups {
+		h.learnGroup(&normalize.Spec{Group: i, Kind: "sliding_window", Window: 9, Block: 4})
+		for n := range backends {
+			medium := tiers.ParseMedium("CPU")
+			h.holder(ns, normalize.Owner{Medium: medium.Name, Group: i, Backend: fmt.Sprint(n)}, medium)
+		}
+	}
+	spec := normalize.Spec{Group: 1, Kind: "sliding_window", Window: 9, Block: 4}
+	if got := alloctest.PerRun(10, func() {
+		spec.Window += 4
+		h.learnGroup(&spec)
+	}); got > backends {
+		t.Errorf("%v allocations for %d owners", got, groups*backends)
+	}
+	for key, holder := range ns.owners {
+		o := ns.Deployment.Owners()[holder.owners[0]]
+		if o.Cache != ns.caches[cacheKey{medium: key.Medium}] || len(o.Cache.Groups) != groups || int(o.Group) != key.Group {
+			t.Fatalf("%+v is group %d of %+v", key, o.Group, o.Cache)
+		}
+	}
+}
