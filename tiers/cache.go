@@ -140,6 +140,10 @@ type HitFinder struct {
 
 	merged []blockRange // of the groups of the cache at hand
 	ends   []int        // of each group, its end in merged
+	// cursors are where reachOf or appendBelow stand in the ranges of each group. They go one way, so that an engine which holds every
+	// other block costs no more than its ranges.
+	cursors []int
+	looked  int // how many ranges these two have looked at, for tests
 }
 
 // foundCache is a cache that holds blocks of the prompt.
@@ -212,6 +216,7 @@ func (f *HitFinder) FindHits(prefixes []Prefix, later []Span, owners []Owner) ([
 // device: answers count them on their medium, also where the device has them.
 func (f *HitFinder) appendBelow(prefixes []Prefix, later []Span, c *foundCache, end int) ([]Prefix, []Span) {
 	full := c.cache.HasFull()
+	f.cursors = append(f.cursors[:0], make([]int, len(c.cache.Groups))...)
 	for from := 0; from < end; {
 		to := end
 		begins := from
@@ -219,7 +224,7 @@ func (f *HitFinder) appendBelow(prefixes []Prefix, later []Span, c *foundCache, 
 			if full && c.cache.Groups[i].Need != NeedAll || c.cache.Groups[i].Unannounced {
 				continue
 			}
-			r := rangeBehind(f.rangesOf(i), from)
+			r := f.nextBehind(i, from)
 			begins, to = max(begins, r.from), min(to, r.to)
 		}
 		switch {
@@ -236,6 +241,19 @@ func (f *HitFinder) appendBelow(prefixes []Prefix, later []Span, c *foundCache, 
 		}
 	}
 	return prefixes, later
+}
+
+// nextBehind returns the first range of a group that ends behind a block, an empty one at the end of all if there is none. Blocks
+// ascend from call to call.
+func (f *HitFinder) nextBehind(group, block int) blockRange {
+	ranges := f.rangesOf(group)
+	for at := &f.cursors[group]; *at < len(ranges); *at++ {
+		f.looked++
+		if ranges[*at].to > block {
+			return ranges[*at]
+		}
+	}
+	return blockRange{math.MaxInt, math.MaxInt}
 }
 
 // rangeBehind returns the first of ascending ranges that ends behind a block, an empty one at the end of all if there is none.
@@ -313,6 +331,10 @@ func (f *HitFinder) hitOf(c *foundCache) CacheHit {
 	h := CacheHit{Owner: c.owner, Start: f.reach[cache.Rank], Group: -1}
 	h.Most = f.mostOf(c, h.Start)
 	h.Blocks = h.Most - h.Most%cache.Step
+	f.cursors = f.cursors[:0]
+	for i := range cache.Groups {
+		f.cursors = append(f.cursors, len(f.rangesOf(i))-1)
+	}
 	for again := true; again && h.Blocks > h.Start; {
 		again = false
 		for i := range cache.Groups {
@@ -446,7 +468,8 @@ func (f *HitFinder) isSingle(c *foundCache, group, block int) bool {
 }
 
 // reachOf returns the last boundary up to limit that a group accepts, 0 if there is none. limit is a multiple of Cache.Step. What
-// lies before start is there.
+// lies before start is there. Limits descend from call to call, and so does the group's cursor: a range that has no such boundary has
+// none up to a lower limit either.
 func (f *HitFinder) reachOf(c *foundCache, group, start, limit int) int {
 	cache := c.cache
 	g, ranges := &cache.Groups[group], f.rangesOf(group)
@@ -457,8 +480,9 @@ func (f *HitFinder) reachOf(c *foundCache, group, start, limit int) int {
 	if g.Drops {
 		drop = g.Block
 	}
-	for i := len(ranges) - 1; i >= 0; i-- {
-		r := ranges[i]
+	for at := &f.cursors[group]; *at >= 0; *at-- {
+		f.looked++
+		r := ranges[*at]
 		end := min(r.to-drop, limit)
 		end -= end % cache.Step
 		switch {

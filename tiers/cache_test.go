@@ -234,6 +234,42 @@ func TestHitsModel(t *testing.T) {
 	}
 }
 
+// TestAlternatingGroups holds that a hit costs no more than the ranges of its groups, where each group refuses what the other accepts,
+// and where one group below the device has every other block.
+func TestAlternatingGroups(t *testing.T) {
+	const blocks = 5000
+	f := func(tier Tier, windows, every, end int) {
+		t.Helper()
+		c := &Cache{Tier: tier}
+		groups, held := make([]Group, windows), make([]heldGroup, windows)
+		for i := range windows {
+			groups[i] = Group{Number: i, Need: NeedWindow, Window: 1, Block: 1}
+			held[i] = heldGroup{make([]bool, blocks), make([]bool, blocks)}
+			for b := range blocks {
+				held[i].whole[b] = b < end || b%every == i
+			}
+		}
+		c.SetGroups(groups, 0)
+		owners, prefixes, later := ownersOf(rand.New(rand.NewPCG(1, 1)), c, held, nil, nil, nil)
+		slices.SortStableFunc(later, func(a, b Span) int { return cmp.Compare(a.From, b.From) })
+		spans := len(prefixes) + len(later)
+		var finder HitFinder
+		_, _, hits := finder.FindHits(prefixes, later, owners)
+		if want := takes(c, held, 0, blocks); hits[0].Blocks != want {
+			t.Errorf("%d groups on tier %v: hit of %d blocks, want %d", windows, tier, hits[0].Blocks, want)
+		}
+		if most := 4 * windows * spans; finder.looked > most {
+			t.Errorf("%d groups on tier %v: looked %d times at %d ranges", windows, tier, finder.looked, spans)
+		}
+	}
+	for _, tier := range []Tier{Device, Host} {
+		f(tier, 2, 2, 0)
+		f(tier, 2, 2, 7)
+		f(tier, 5, 5, 7)
+		f(tier, 1, 2, 0)
+	}
+}
+
 func TestFindHitsAllocates(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	var owners []Owner
