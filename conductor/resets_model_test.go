@@ -127,6 +127,9 @@ func (e *resetEngine) truth(prompt string) (device, told, host int) {
 			}
 			end = next
 		}
+		if end-device < e.chunk { // it loads nothing rather than less than a chunk
+			return device
+		}
 		return end
 	}
 	return device, behind(e.waiting), behind(nil)

@@ -18,7 +18,7 @@ import (
 //
 //	event with a kind --normalize.Learned--> holdings.specs --newCache--> tiers.Owner.Cache of each owner of the rank
 //
-// A rank with one group of full attention has no cache, unless its engine has a drafter.
+// A rank with one group of full attention has no cache, unless its engine has a drafter, or a connector that loads chunks.
 
 // cacheKey names what a rank has on one medium.
 type cacheKey struct {
@@ -103,7 +103,7 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 		specs = []normalize.Spec{{Rank: key.Rank, Group: key.Group, Kind: fullAttention}}
 	}
 	at, known := slices.BinarySearchFunc(specs, key.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
-	if !known || len(specs) == 1 && normalize.MainGroup(specs[0].Kind) && !drops {
+	if !known || len(specs) == 1 && normalize.MainGroup(specs[0].Kind) && !drops && !ns.loads[key.Rank] {
 		return nil, 0
 	}
 	cache := ns.caches[name]

@@ -209,6 +209,8 @@ func hybrids() (all []scenario) {
 	for _, l := range offloading {
 		all = append(all, l.offloads(1, true), l.offloads(1, false), l.offloads(2, true), l.offloads(2, false))
 	}
+	alone := layout{"full attention alone", []group{full(16)}, 200, nil, exact}
+	all = append(all, alone.offloads(2, true))
 	return append(all,
 		scenario{"groups: ranks, full, window", vllmSince("0.24"), layouts[0].hybridRanks},
 		scenario{"groups: ranks, states of 64", vllmSince("0.24"), layouts[11].hybridRanks},
