@@ -353,7 +353,12 @@ class Cache:
             below = self.host.have(hashes)
         else:
             below = {h for h in hashes if self.host and self.published(h) in self.host.held}
-        return "".join("d" if self.resident(h) else "h" if h in below else "-" for h in hashes)
+        held = "".join("d" if self.resident(h) else "h" if h in below else "-" for h in hashes)
+        device, end = len(held) - len(held.lstrip("d")), len(held) - len(held.lstrip("dh"))
+        if self.options.get("host") == "self-describing" and end - device < self.options.get("chunk", 1):
+            # The connector loads no part of a chunk. Without descriptions Conductor may take one for single blocks.
+            return held[:device].ljust(len(held), "-")
+        return held
 
     def embeds(self, prompt):
         """embeds returns the digests that the engine hashes for the prompt's embeddings, one a block."""
