@@ -12,6 +12,28 @@ import (
 	"example.com/conductor/internal/must"
 )
 
+// TestChunksAfterRecovery: a connector that loads whole chunks goes on to do so for a recovered source, whose only group is in no
+// snapshot.
+func TestChunksAfterRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := new(streamtest.Network)
+		before, after := openReplica(t, network), openReplica(t, network)
+		before.run("register A")
+		before.run("store A path=a/b/c/d group=0 kind=full_attention")
+		before.run("store A path=a/b/c/d medium=CPU group=0 kind=full_attention")
+		before.run("remove A path=a/b/c/d from=3")
+		const want = `A {"longest_matched":48,`
+		if got := before.run("query path=a/b/c/d"); !strings.Contains(got, want) {
+			t.Errorf("before: %s", got)
+		}
+		recoverImage(t, before.conductor, after.conductor, 1)
+		after.run("register A")
+		if got := after.run("query path=a/b/c/d"); !strings.Contains(got, want) {
+			t.Errorf("after: %s", got)
+		}
+	})
+}
+
 // TestGroupsAfterRecovery: a kind may be any text, and spoils no snapshot. What a recovered or replaced source lacks of its groups has a
 // finding again.
 func TestGroupsAfterRecovery(t *testing.T) {

@@ -98,12 +98,13 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 	if key.Owned || key.Objects || s.reg.IsPool() {
 		return nil, 0
 	}
-	name, specs, drops := cacheKey{key.Rank, key.Medium}, s.specs[key.Rank], s.reg.Drafter != ""
-	if len(specs) == 0 && drops {
+	name, specs := cacheKey{key.Rank, key.Medium}, s.specs[key.Rank]
+	alone := s.reg.Drafter != "" || ns.loads[key.Rank] // a single group with full attention needs a cache, too
+	if len(specs) == 0 && alone {
 		specs = []normalize.Spec{{Rank: key.Rank, Group: key.Group, Kind: fullAttention}}
 	}
 	at, known := slices.BinarySearchFunc(specs, key.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
-	if !known || len(specs) == 1 && normalize.MainGroup(specs[0].Kind) && !drops && !ns.loads[key.Rank] {
+	if !known || len(specs) == 1 && normalize.MainGroup(specs[0].Kind) && !alone {
 		return nil, 0
 	}
 	cache := ns.caches[name]
