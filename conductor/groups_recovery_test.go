@@ -56,6 +56,7 @@ func TestGroupsAfterRecovery(t *testing.T) {
 		must.Succeed(t, err)
 		after.run("register A")
 		after.run("register A replace=yes copies=set")
+		time.Sleep(3 * time.Minute) // of the bubble: the doctor looks
 		const want = `attention group 1 of rank 0: its kind "of a later engine" is not known`
 		if got := after.findings(); !strings.Contains(got, want) {
 			t.Errorf("findings %q", got)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/status"
@@ -26,9 +27,8 @@ type cacheKey struct {
 	medium string
 }
 
-// learnGroup remembers what a rank has announced about one of its groups. If that is not enough to tell what the group needs, it
-// returns what is missing, for a finding. turn is held.
-func (s *holdings) learnGroup(spec *normalize.Spec) (missing string) {
+// learnGroup remembers what a rank has announced about one of its groups. Callers hold turn.
+func (s *holdings) learnGroup(spec *normalize.Spec) {
 	list := slices.Clone(s.specs[spec.Rank])
 	at, known := slices.BinarySearchFunc(list, spec.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
 	forEncoders := normalize.ForEncoders(spec.Kind)
@@ -49,18 +49,25 @@ func (s *holdings) learnGroup(spec *normalize.Spec) (missing string) {
 	for _, ns := range s.namespaces {
 		s.renewCaches(ns, spec.Rank)
 	}
-	size := s.reg.BlockSize
+}
+
+// reportGroup reports a group if events do not tell what it needs.
+func reportGroup(d *doctor.Doctor, spec *normalize.Spec, size int) {
+	var why string
 	switch g := spec.NeedIn(size); {
-	case forEncoders:
-		return ""
+	case normalize.ForEncoders(spec.Kind):
+		return
 	case !normalize.IndexedGroup(spec.Kind):
-		return fmt.Sprintf("its kind %q is not known", spec.Kind)
+		why = fmt.Sprintf("its kind %q is not known", spec.Kind)
 	case g.Need != tiers.NeedUnknown:
-		return ""
+		return
 	case spec.Block%size != 0:
-		return fmt.Sprintf("its blocks of %d tokens are no multiple of the registered %d", spec.Block, size)
+		why = fmt.Sprintf("its blocks of %d tokens are no multiple of the registered %d", spec.Block, size)
+	default:
+		why = fmt.Sprintf("events do not say how long the chunks of its %s are", spec.Kind)
 	}
-	return fmt.Sprintf("events do not say how long the chunks of its %s are", spec.Kind)
+	d.Findings.Report(doctor.FindingLayers, "attention group %d of rank %d: %s, so answers do not ask for what it needs and are an "+
+		"upper bound", spec.Group, spec.Rank, why)
 }
 
 // renewCaches gives the owners of a rank in a namespace the groups that are known now.

@@ -62,20 +62,12 @@ func (a *applier) applyChange(c *normalize.Change) {
 		a.doctor.ForgetCopies()
 		a.holdings.purgeGroup(c.Owner.Rank, c.Owner.Group)
 	case normalize.Learned:
-		learnGroup(a, c.Spec)
+		a.holdings.learnGroup(c.Spec)
+		reportGroup(a.doctor, c.Spec, a.reg.BlockSize)
 		at := scope.Group{Deployment: a.holdings.deploymentKey(), Index: c.Spec.Group}
 		if a.shared.catalog.LearnGroup(at, c.Spec.Kind) {
 			a.effects.Regrouped = append(a.effects.Regrouped, at)
 		}
-	}
-}
-
-// learnGroup remembers what a rank has announced about one of its groups. A finding says what is missing to tell what it needs.
-func learnGroup(a *applier, spec *normalize.Spec) {
-	if missing := a.holdings.learnGroup(spec); missing != "" {
-		a.doctor.Findings.Report(doctor.FindingLayers,
-			"attention group %d of rank %d: %s, so answers do not ask for what it needs and are an upper bound", spec.Group, spec.Rank,
-			missing)
 	}
 }
 

@@ -185,6 +185,11 @@ func observeHolding(s *Source, held heldBlocks, now time.Time) {
 	if !s.shared.catalog.IsPast() {
 		s.doctor.Weigh(h, now)
 	}
+	for _, specs := range s.holdings.specs {
+		for i := range specs {
+			reportGroup(s.doctor, &specs[i], s.Registration.BlockSize)
+		}
+	}
 }
 
 // countUnasked returns how many blocks of the source are known by a hash alone, by which no query finds them.

@@ -157,7 +157,7 @@ func (r *Recovery) Source(m image.Source) error {
 	s.recallFull(m.FullReports)
 	for i := range m.Groups {
 		if s.applier.normal.RecallSpec(m.Groups[i]) {
-			learnGroup(&s.applier, &m.Groups[i])
+			s.holdings.learnGroup(&m.Groups[i])
 		}
 	}
 	s.applier.noteWindow()
