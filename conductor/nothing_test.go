@@ -144,7 +144,7 @@ func TestFindNamelessGroups(t *testing.T) {
 		}
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		if found := b.finding("unknown_layers"); !strings.Contains(found, "4 events wait because no event says of which kind") {
+		if found := b.finding("unknown_layers"); !strings.Contains(found, "4 events wait, because no event names the kind") {
 			t.Errorf("found %q", found)
 		}
 		b.run("store s path=a/b group=2 kind=chunked_local_attention")

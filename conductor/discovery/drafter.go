@@ -10,7 +10,7 @@ import (
 	"example.com/conductor/conductor/registration"
 )
 
-// drafter is what is known of the drafter of an engine.
+// drafter says what an engine has told about its drafter.
 type drafter uint8
 
 const (
@@ -23,11 +23,10 @@ const (
 // draftsMetric is in the metrics of a vLLM that drafts tokens, from its start on. They do not say how it drafts.
 const draftsMetric = "vllm:spec_decode_num_drafts"
 
-// askDrafter asks a vLLM how it drafts tokens. An engine of which that is known already is not asked again while it runs. Failures
-// are none of the engine: then what was known before stays.
+// askDrafter asks a vLLM how it drafts tokens. Once the engine has told, it is not asked again until it restarts. If a question fails,
+// the earlier answer stays, and the engine is not blamed.
 //
-// Only a server in development mode says how it drafts. It may take seconds for its first answer, which is then missed, so it is
-// asked again with each refresh.
+// Only a server in development mode tells. Its first answer may take longer than the timeout, so it is asked again with each refresh.
 func (m *Manager) askDrafter(ctx context.Context, client *http.Client, t *Target, base string, known *engine) drafter {
 	running := known.next.IsZero()
 	if t.Drafter != "" || running && (known.drafter == dropsNothing || known.drafter == dropsBlock) {

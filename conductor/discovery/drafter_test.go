@@ -69,7 +69,7 @@ func TestDrafterIsLearned(t *testing.T) {
 	f.answer("127.0.0.1", "/server_info", `{"vllm_config":{"speculative_config":{"method":"eagle3"}}}`)
 	f.pass(maxRefresh)
 	want("maybe", "drops_last_block", "told model \"llama\" and drafter drops_last_block")
-	// What is known stays while the engine runs, and while it does not answer.
+	// The answer stays until the engine restarts, also while the engine does not reply.
 	f.answer("127.0.0.1", "/metrics", "")
 	f.answer("127.0.0.1", "/server_info", "")
 	f.pass(maxRefresh)

@@ -98,20 +98,21 @@ type Holding struct {
 	Sparse bool
 }
 
-// weighGroups reports where events do not say which blocks of a prompt a sparse engine keeps, or of which kind a group is.
+// weighGroups reports what events leave out about attention groups: which blocks an engine without full attention has kept, or the kind
+// of a group.
 func (d *Doctor) weighGroups(h Holding) {
 	before := d.account.untoldGroups
 	d.account.untoldGroups = true
 	switch {
 	case h.Sparse && h.Untold >= accountMany && 4*h.Untold >= h.Blocks:
 		d.Findings.Update(FindingLayers,
-			"%d of %s are known by their hash alone: the engine has no layers with full attention and keeps some blocks of a prompt, and "+
-				"its events do not say which, so most answers are too short: register its hash_profile",
+			"%d of %s are known by their hash alone. The engine has no layers with full attention and keeps only some blocks of a prompt, "+
+				"and its events do not say which. So most answers are too short: register its hash_profile",
 			h.Untold, spelling.Count(h.Blocks, "block"))
 	case h.Parked >= accountFew:
 		d.Findings.Update(FindingLayers,
-			"%s wait because no event says of which kind their attention group is, so answers do not ask for what it needs and are an "+
-				"upper bound: use a release of the engine whose events have kv_cache_spec_kind", spelling.Count(h.Parked, "event"))
+			"%s wait, because no event names the kind of their attention group. Answers leave that group out, so they can be too long: "+
+				"use a release of the engine whose events have kv_cache_spec_kind", spelling.Count(h.Parked, "event"))
 	default:
 		if d.account.untoldGroups = false; before {
 			d.Findings.Withdraw(FindingLayers)

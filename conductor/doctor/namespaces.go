@@ -19,8 +19,8 @@ func (d *Doctor) observeNamespaces(o *Observation) {
 	}
 	if c.apart += o.Copies / o.Parts; c.apart >= extraLeast {
 		d.Findings.Report(FindingExtraKey,
-			"the device stored blocks again that it has, of which SGLang keeps one: requests with an extra_key, and an adapter that is "+
-				"loaded again, have blocks of their own, which events do not tell apart, so answers can be too long; let requests send "+
+			"the device announced blocks that it already had, although SGLang keeps each block once. So its requests have an extra_key, "+
+				"or an adapter was loaded again. Events do not tell such blocks apart, and answers can be too long: let requests send "+
 				"cache_salt in place of extra_key, and flush the cache after loading an adapter again")
 	}
 }

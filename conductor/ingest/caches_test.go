@@ -10,8 +10,8 @@ import (
 	"example.com/conductor/tiers"
 )
 
-// TestLearnedGroupCosts lets a rank announce a window that rises, while it has many owners below the device. What is worked out of the
-// groups of a medium is worked out once, and not again for each owner: that would be a few allocations for each.
+// TestLearnedGroupCosts lets a rank announce a larger window again and again, while it has many owners below the device. The groups of a
+// medium are listed once each time, and not once for each owner: that would show in the allocations.
 func TestLearnedGroupCosts(t *testing.T) {
 	const groups, backends = 8, 64
 	s := follow(t, registration.Registration{Endpoint: "tcp://a:1", Type: registration.TypeVLLM, Model: "m", Instance: "a",

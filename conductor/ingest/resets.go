@@ -29,9 +29,9 @@ type lowerTier struct {
 	owned  bool // by the cache runner
 }
 
-// reset is what is known of the resets of a lower tier. Guarded by turn, repeats as namespaces are.
+// reset remembers what events have shown about the resets of one lower tier. turn guards it, and holdings.mu guards repeats as well.
 type reset struct {
-	repeats bool // blocks were stored there that were there, not on trial
+	repeats bool // outside of a trial the connector has stored blocks that it already had
 	trial   bool
 	batch   uint64 // of the last clear
 	stored  int    // blocks since the trial began, at most
@@ -95,7 +95,7 @@ func (ns *namespace) holds(h *holder) bool {
 	return false
 }
 
-// resetOf returns what is known of a tier, making it when new.
+// resetOf returns the reset of a tier. It makes one if there is none.
 func resetOf(s *holdings, at lowerTier) *reset {
 	r := s.resets[at]
 	if r == nil {

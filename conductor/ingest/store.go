@@ -157,8 +157,8 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 	return res
 }
 
-// holdsTwice reports whether a stored event of which an owner had blocks was a repeat. Chunks that begin alike repeat the blocks that
-// they share, so of a chunk the last block decides.
+// holdsTwice reports whether a stored event repeats blocks that the owner already had. Chunks that begin alike share their first blocks,
+// so for chunks it looks at the last block alone.
 func holdsTwice(a *applier, ns *namespace, o index.Owner, c *normalize.Change, fold uint64) bool {
 	size := c.Owner.Chunk
 	if size <= 1 {

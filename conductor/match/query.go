@@ -396,7 +396,7 @@ func (sc *scratch) findHits(d *catalog.Deployment) []tiers.Owner {
 	return owners
 }
 
-// markBounds marks the rows with blocks of ranks of which a group's need is not known.
+// markBounds marks each row that counts blocks of a rank with an attention group whose need is not known.
 func (sc *scratch) markBounds(owners []tiers.Owner, roster *catalog.Roster) {
 	for i := range sc.cacheHits {
 		o := &owners[sc.cacheHits[i].Owner]

@@ -93,7 +93,7 @@ func TestBatchNormalizes(t *testing.T) {
 		"-other_group 1", second, full, window)
 }
 
-// TestBatchBoundsGroups lets a publisher make up numbers of groups and ranks. What is learned is bounded, and told once.
+// TestBatchBoundsGroups: a publisher that makes up numbers of groups and ranks teaches a bounded number of groups, each once.
 func TestBatchBoundsGroups(t *testing.T) {
 	n := alone(Options{})
 	learned, changes := 0, 0
