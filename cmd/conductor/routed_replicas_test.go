@@ -260,9 +260,18 @@ func TestReplicasShareReports(t *testing.T) {
 			t.Fatalf("%s as %s: %d %s", id, token, status, answer)
 		}
 	}
-	report(a, 32, "one", "router", 204)
+	tell := func(from, to *process, tokens int, id string) { // again, until from has found to in the store
+		t.Helper()
+		eventually(t, "the other server is not told of "+id, func() (string, bool) {
+			report(from, tokens, id, "router", 204)
+			_, answer, _ := f.ask(to, "/query?expected=1", map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, 64)},
+				"Authorization", "Bearer router")
+			return answer, strings.Contains(answer, fmt.Sprintf(`"expected":%d,`, tokens))
+		})
+	}
+	tell(a, b, 32, "one")
 	expect(32, 32)
-	report(b, 64, "two", "router", 204)
+	tell(b, a, 64, "two")
 	expect(64, 64)
 	report(a, 48, "three", "other", 403)
 	for _, token := range []string{"other", "unknown"} {
@@ -282,13 +291,8 @@ func TestReplicasShareReports(t *testing.T) {
 	b = serveProcess(t, settings)
 	follow(t, []*process{b}, "engine")
 	pairOf(t, "router", a, b)(32, 0)
-	eventually(t, "the new server is not told", func() (string, bool) {
-		report(a, 64, "four", "router", 204)
-		report(a, 64, "", "router", 400)
-		_, answer, _ := f.ask(b, "/query?expected=1", map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, 64)},
-			"Authorization", "Bearer router")
-		return answer, strings.Contains(answer, `"expected":64,`)
-	})
+	tell(a, b, 64, "four")
+	report(a, 64, "", "router", 400)
 }
 
 // TestPeersShareReports holds the same for servers that only name each other as peers, themselves among them.
