@@ -24,7 +24,8 @@ import (
 //	host     full attention   |..######..|
 //	         sliding window   |....##....|   loads up to block 6, and not up to 8
 //
-// It loads nothing rather than less than a chunk, as if the hit on the device ends inside the last chunk on the host.
+// It loads the beginning of a chunk, if another group ends inside that. But it loads nothing rather than less than a chunk of each
+// group, as if the hit on the device ends inside the last chunk on the host.
 
 // Need is what a group needs of its own blocks before a boundary, so that an engine can go on from there.
 type Need uint8
@@ -58,22 +59,25 @@ type Cache struct {
 	Rank   int
 	Tier   Tier
 	Groups []Group
-	// Step is what hits are multiples of: the least common multiple of the groups' blocks, or less if Fine.
+	// Step is what hits are multiples of: on the device the least common multiple of the groups' blocks, or less if Fine.
 	Step int
 	// Fine says that the engine takes hits which end inside a block. Then full attention goes on behind its last whole
 	// block up to a single registered block that it has announced.
 	Fine bool
 }
 
-// SetGroups sets the groups and what follows from them. unit is what hits may be multiples of inside a block, 0 if they never
+// SetGroups sets the groups and what follows from them and the Tier. unit is what hits may be multiples of inside a block, 0 if they never
 // end there.
 func (c *Cache) SetGroups(groups []Group, unit int) {
 	c.Groups, c.Step, c.Fine = groups, 1, unit > 0
 	for _, g := range groups {
 		c.Step = c.Step / Divisor(c.Step, g.Block) * g.Block
 	}
-	if c.Fine {
+	switch {
+	case c.Fine:
 		c.Step = unit
+	case c.Tier > Device:
+		c.Step = 1
 	}
 }
 
@@ -105,7 +109,13 @@ func (c *Cache) firstFull() *Group {
 }
 
 // DroppedBlock returns how many blocks full attention, which the cache has, loses of a hit if it drops some.
-func (c *Cache) DroppedBlock() int { return min(c.Step, c.firstFull().Block) }
+func (c *Cache) DroppedBlock() int {
+	block := c.firstFull().Block
+	if c.Fine {
+		block = min(block, c.Step)
+	}
+	return block
+}
 
 // FullDrops reports whether full attention drops the last block of a hit.
 func (c *Cache) FullDrops() bool {
@@ -151,7 +161,7 @@ type foundCache struct {
 	cache *Cache
 	owner uint32
 	lists int // the first of its groups: one of whole blocks, and one of single blocks for each group
-	chunk int // blocks in the largest of its chunks that the prompt has, 0 if they are single
+	chunk int // how many blocks of their groups its chunks have
 }
 
 // spanList is the spans of a group, by ascending beginning.
@@ -283,7 +293,7 @@ func (f *HitFinder) add(owners []Owner, id, from, to uint32) bool {
 	}
 	at := f.at[o.Cache.Slot]
 	if at == 0 {
-		f.found = append(f.found, foundCache{cache: o.Cache, owner: id, lists: len(f.lists)})
+		f.found = append(f.found, foundCache{cache: o.Cache, owner: id, lists: len(f.lists), chunk: 1})
 		at = int32(len(f.found))
 		f.at[o.Cache.Slot] = at
 		for range 2 * len(o.Cache.Groups) {
@@ -291,9 +301,11 @@ func (f *HitFinder) add(owners []Owner, id, from, to uint32) bool {
 		}
 	}
 	c := &f.found[at-1]
-	c.chunk = max(c.chunk, int(o.Chunk))
 	list := c.lists + 2*int(o.Group)
 	g := &c.cache.Groups[o.Group]
+	if g.Need != NeedUnknown {
+		c.chunk = max(c.chunk, int(o.Chunk)/g.Block)
+	}
 	if o.Chunk > 1 {
 		to = o.endOfChunks(from, to)
 	}
@@ -335,6 +347,7 @@ func (f *HitFinder) hitOf(c *foundCache) CacheHit {
 	for i := range cache.Groups {
 		f.cursors = append(f.cursors, len(f.rangesOf(i))-1)
 	}
+	whole := h.Blocks
 	for again := true; again && h.Blocks > h.Start; {
 		again = false
 		for i := range cache.Groups {
@@ -343,22 +356,24 @@ func (f *HitFinder) hitOf(c *foundCache) CacheHit {
 			}
 		}
 	}
-	// Only an engine whose chunks are single blocks loads the part of one.
-	if size := cache.largestBlock(); cache.Tier > Device && c.chunk > size && h.Blocks > h.Start &&
-		h.Blocks-h.Start+h.Start%size < c.chunk {
-		h.Group, h.Refused, h.Blocks = -1, h.Blocks, h.Start
+	for i := range cache.Groups {
+		end := h.Blocks
+		if cache.Groups[i].Need == NeedAll { // its chunk may end behind the hit
+			end = whole
+		}
+		if cache.Tier > Device && h.Blocks > h.Start && c.isPart(i, h.Start, end) {
+			h.Group, h.Refused, h.Blocks = -1, h.Blocks, h.Start
+		}
 	}
 	h.Blocks = max(h.Blocks, h.Start)
 	return h
 }
 
-// largestBlock returns the size of the largest block of a group. Where the device has begun one, it is loaded again.
-func (c *Cache) largestBlock() int {
-	size := 1
-	for i := range c.Groups {
-		size = max(size, c.Groups[i].Block)
-	}
-	return size
+// isPart reports whether blocks [start, end) are less than a chunk that a group has. Where the tiers above have the beginning of one of
+// the group's blocks, the engine loads it again. If it takes hits that end inside a block, it loads those, too.
+func (c *foundCache) isPart(group, start, end int) bool {
+	g := &c.cache.Groups[group]
+	return g.Need != NeedUnknown && end-start+start%g.Block < c.chunk*g.Block && (c.chunk > 1 || !c.cache.Fine)
 }
 
 // mergeSpans makes ascending ranges that do not touch each other of the spans of each group.
@@ -432,8 +447,8 @@ func (f *HitFinder) mostOf(c *foundCache, start int) int {
 	}
 	if cache.FullDrops() && most > 0 {
 		dropped := cache.DroppedBlock()
-		if cache.Tier > Device && c.chunk > cache.largestBlock() { // connectors load whole chunks
-			dropped = c.chunk
+		if cache.Tier > Device && c.chunk > 1 { // connectors load whole chunks
+			dropped = c.chunk * cache.firstFull().Block
 		}
 		most = max(most-dropped, 0)
 	}
@@ -468,26 +483,33 @@ func (f *HitFinder) isSingle(c *foundCache, group, block int) bool {
 }
 
 // reachOf returns the last boundary up to limit that a group accepts, 0 if there is none. limit is a multiple of Cache.Step. What
-// lies before start is there. Limits descend from call to call, and so does the group's cursor: a range that has no such boundary has
-// none up to a lower limit either.
+// lies before start is there. Below the device limit may be inside a chunk of the group, which then counts as if it ended there.
+// Limits descend from call to call, and so does the group's cursor: a range that has no such boundary has none up to a lower limit either.
 func (f *HitFinder) reachOf(c *foundCache, group, start, limit int) int {
 	cache := c.cache
 	g, ranges := &cache.Groups[group], f.rangesOf(group)
 	if g.Need == NeedAll || g.Need == NeedUnknown {
 		return limit // mostOf has seen to it
 	}
-	drop := 0
+	drop, chunk := 0, 1
 	if g.Drops {
 		drop = g.Block
+	}
+	if cache.Tier > Device && !cache.Fine {
+		chunk = c.chunk * g.Block
 	}
 	for at := &f.cursors[group]; *at >= 0; *at-- {
 		f.looked++
 		r := ranges[*at]
 		end := min(r.to-drop, limit)
 		end -= end % cache.Step
+		whole, from := end+(chunk-end%chunk)%chunk, r.from
+		if g.Need == NeedState {
+			from -= chunk - 1
+		}
 		switch {
-		case end <= r.from:
-		case g.Need == NeedState, r.from <= start, end-r.from >= g.Window:
+		case end <= from:
+		case g.Need == NeedState, r.from <= start, whole-r.from >= g.Window:
 			return end
 		}
 	}

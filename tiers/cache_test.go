@@ -21,16 +21,29 @@ func takes(c *Cache, held []heldGroup, start, blocks int) int {
 			blocks = min(blocks, 1+lastIndex(h.whole))
 		}
 	}
-	for n := blocks - blocks%c.Step; n > start; n -= c.Step {
-		accepted := true
-		for i := range c.Groups {
-			accepted = accepted && accepts(c, &c.Groups[i], held, i, start, n)
+	last := func(asked func(*Group) bool) int {
+		for n := blocks - blocks%c.Step; n > start; n -= c.Step {
+			accepted := true
+			for i := range c.Groups {
+				accepted = accepted && (!asked(&c.Groups[i]) || accepts(c, &c.Groups[i], held, i, start, n))
+			}
+			if accepted {
+				return n
+			}
 		}
-		if accepted {
-			return n
+		return start
+	}
+	n := last(func(*Group) bool { return true })
+	for _, g := range c.Groups {
+		end := n
+		if g.Need == NeedAll {
+			end = last(func(g *Group) bool { return g.Need == NeedAll })
+		}
+		if c.Tier > Device && !c.Fine && g.Need != NeedUnknown && end-start+start%g.Block < g.Block { // less than a chunk
+			return start
 		}
 	}
-	return start
+	return n
 }
 
 func lastIndex(all []bool) int {
@@ -55,7 +68,7 @@ func accepts(c *Cache, g *Group, held []heldGroup, i, start, n int) bool {
 	case NeedAll:
 		more := 0
 		if g.Drops {
-			more = min(c.Step, g.Block)
+			more = c.DroppedBlock()
 		}
 		if has(start, n+more) {
 			return true
@@ -80,9 +93,22 @@ func accepts(c *Cache, g *Group, held []heldGroup, i, start, n int) bool {
 		if g.Drops {
 			more = g.Block
 		}
-		return has(max(start, n-g.Window), n+more)
+		whole := n
+		if c.Tier > Device && !c.Fine { // the beginning of a chunk is loaded, too
+			whole += (g.Block - n%g.Block) % g.Block
+		}
+		return has(max(start, whole-g.Window), whole+more)
 	case NeedState:
-		return has(n-1, n) && n%g.Block == 0 || n <= len(held[i].single) && held[i].single[n-1]
+		most := n
+		if c.Tier > Device && !c.Fine {
+			most += g.Block - 1
+		}
+		for end := n; end <= min(most, len(held[i].single)); end++ {
+			if has(end-1, end) && end%g.Block == 0 || held[i].single[end-1] {
+				return true
+			}
+		}
+		return false
 	}
 	return true
 }
@@ -197,6 +223,11 @@ func TestHitsModel(t *testing.T) {
 			start := 0
 			if n > 0 && caches[n-1].Tier == Device && rng.IntN(2) == 0 { // the host of the rank before
 				c.Tier, c.Rank, start = Host, caches[n-1].Rank, want[n-1]
+				unit := 0
+				if c.Fine && !slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Block != c.Groups[0].Block }) {
+					unit = c.Step
+				}
+				c.SetGroups(c.Groups, unit)
 			}
 			caches, all = append(caches, c), append(all, held)
 			want = append(want, takes(c, held, start, blocks))

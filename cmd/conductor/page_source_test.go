@@ -53,7 +53,7 @@ func testPageSource(t *testing.T, browser context.Context, p *process) {
 	page.close()
 }
 
-// testPageRanks looks at an instance with three ranks, which is one row that opens, and at the settings.
+// testPageRanks looks at an instance with three ranks, which is one row that opens, at the attention groups of one, and at the settings.
 func testPageRanks(t *testing.T, browser context.Context) {
 	settings := "stream: {stale_after: 1h}\nlimits: {max_tenant_sources: 7}\nsources:\n"
 	ranked := newRuledEngine(t, "ranked", 0)
@@ -81,6 +81,16 @@ func testPageRanks(t *testing.T, browser context.Context) {
 	page.await("the row does not close", rows+`.length === 2`)
 	js[any](page, `location.hash = "#fleet?state=synced"`)
 	page.await("the filter does not find the rank", rows+`.length === 1 && `+rows+`[0].includes("ranked / 1")`)
+
+	ranked.publish(ruledStored(0, 4, "group_idx", 0, "kv_cache_spec_kind", "full_attention"), ruledStored(2, 4, "group_idx", 1,
+		"kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 17), ruledStored(0, 4, "group_idx", 2))
+	page.await("the blocks of the groups do not come", `document.querySelector("#sources-body tr").cells[2].innerText === "6"`)
+	js[any](page, `location.hash = "#fleet?source=ranked%7Cdefault%7C1"`)
+	const groups = `[...document.querySelectorAll("#detail-groups tbody tr")].map((r) => r.innerText.replace(/\s+/g, " ").trim())` +
+		`.join("; ")`
+	page.await("the attention groups are not shown",
+		groups+` === "0 full attention none 16 4; 1 sliding window 17 16 2; 2 not named unknown unknown 0"`)
+	js[any](page, `document.querySelector("#detail-close").click()`)
 
 	page.view("server")
 	const settingsCard = `(document.querySelector("#settings")?.innerText.replace(/\s+/g, " ") ?? "")`

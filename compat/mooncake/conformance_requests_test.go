@@ -143,6 +143,7 @@ type row struct {
 	GPU     int                   `msgpack:"gpu"`
 	CPU     int                   `msgpack:"cpu"`
 	Disk    int                   `msgpack:"disk"`
+	AtMost  bool                  `msgpack:"upper_bound"` // not in Mooncake's form, and only there if it is true
 }
 
 // String prints what each rank reaches, "0 gpu 32 cpu 48 disk 48", or what contradicts

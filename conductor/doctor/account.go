@@ -92,8 +92,8 @@ type Holding struct {
 	Blocks  int
 	Untold  int // of Blocks: known by a hash alone, by which no query asks
 	Lacking int // blocks of a pool that lack objects, which are not among Blocks
-	// Parked is how many events wait for the kind of their attention group.
-	Parked int
+	// Nameless is how many events wait for the kind of their attention group.
+	Nameless int
 	// Sparse says that no group of the engine's layers has full attention, so that it may keep some blocks of a prompt alone.
 	Sparse bool
 }
@@ -109,10 +109,10 @@ func (d *Doctor) weighGroups(h Holding) {
 			"%d of %s are known by their hash alone. The engine has no layers with full attention and keeps only some blocks of a prompt, "+
 				"and its events do not say which. So most answers are too short: register its hash_profile",
 			h.Untold, spelling.Count(h.Blocks, "block"))
-	case h.Parked >= accountFew:
+	case h.Nameless >= accountFew:
 		d.Findings.Update(FindingLayers,
 			"%s wait, because no event names the kind of their attention group. Answers leave that group out, so they can be too long: "+
-				"use a release of the engine whose events have kv_cache_spec_kind", spelling.Count(h.Parked, "event"))
+				"use a release of the engine whose events have kv_cache_spec_kind", spelling.Count(h.Nameless, "event"))
 	default:
 		if d.account.untoldGroups = false; before {
 			d.Findings.Withdraw(FindingLayers)

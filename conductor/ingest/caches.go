@@ -51,23 +51,33 @@ func (s *holdings) learnGroup(spec *normalize.Spec) {
 	}
 }
 
-// reportGroup reports a group if events do not tell what it needs.
-func reportGroup(d *doctor.Doctor, spec *normalize.Spec, size int) {
-	var why string
-	switch g := spec.NeedIn(size); {
-	case normalize.ForEncoders(spec.Kind):
-		return
-	case !normalize.IndexedGroup(spec.Kind):
-		why = fmt.Sprintf("its kind %q is not known", spec.Kind)
-	case g.Need != tiers.NeedUnknown:
-		return
-	case spec.Block%size != 0:
-		why = fmt.Sprintf("its blocks of %d tokens are no multiple of the registered %d", spec.Block, size)
-	default:
-		why = fmt.Sprintf("events do not say how long the chunks of its %s are", spec.Kind)
+// reportGroups reports the groups of a rank of which events do not tell what they need.
+func reportGroups(d *doctor.Doctor, specs []normalize.Spec, reg *registration.Registration) {
+	for i := range specs {
+		if why := whyUnknown(specs, i, reg.BlockSize, reg.Drafter); why != "" {
+			d.Findings.Report(doctor.FindingLayers, "attention group %d of rank %d: %s, so answers do not ask for what it needs and are "+
+				"an upper bound", specs[i].Group, specs[i].Rank, why)
+		}
 	}
-	d.Findings.Report(doctor.FindingLayers, "attention group %d of rank %d: %s, so answers do not ask for what it needs and are an "+
-		"upper bound", spec.Group, spec.Rank, why)
+}
+
+// whyUnknown says why it is not known what group i of a rank needs, "" if it is known or Doctor.weighGroups tells.
+func whyUnknown(specs []normalize.Spec, i, size int, drafter string) string {
+	spec := &specs[i]
+	switch g := spec.NeedIn(size); {
+	case spec.Kind == "":
+		return ""
+	case !normalize.IndexedGroup(spec.Kind):
+		return fmt.Sprintf("its kind %q is not known", spec.Kind)
+	case g.Need == tiers.NeedWindow && isHidden(specs, i, drafter):
+		return "its window keeps a block more for a drafter, its blocks are smaller than those with full attention, and events " +
+			"do not say which it keeps"
+	case g.Need != tiers.NeedUnknown:
+		return ""
+	case spec.Block%size != 0:
+		return fmt.Sprintf("its blocks of %d tokens are no multiple of the registered %d", spec.Block, size)
+	}
+	return fmt.Sprintf("events do not say how long the chunks of its %s are", spec.Kind)
 }
 
 // renewCaches gives the owners of a rank in a namespace the groups that are known now.
@@ -107,8 +117,8 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 	}
 	name, specs := cacheKey{key.Rank, key.Medium}, s.specs[key.Rank]
 	alone := s.reg.Drafter != "" || ns.loads[key.Rank] // a single group with full attention needs a cache, too
-	if len(specs) == 0 && alone {
-		specs = []normalize.Spec{{Rank: key.Rank, Group: key.Group, Kind: fullAttention}}
+	if named := func(g normalize.Spec) bool { return g.Kind != "" }; (alone || len(specs) > 0) && !slices.ContainsFunc(specs, named) {
+		specs = slices.Insert(slices.Clone(specs), 0, normalize.Spec{Rank: key.Rank, Kind: fullAttention}) // see EVENT-1
 	}
 	at, known := slices.BinarySearchFunc(specs, key.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
 	if !known || len(specs) == 1 && normalize.MainGroup(specs[0].Kind) && !alone {
@@ -119,6 +129,18 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 		cache = ns.newCache(name, specs, key.Group, s.reg.Drafter)
 	}
 	return cache, uint32(at)
+}
+
+// noteLoads notes that the connector of a rank loads chunks of several blocks whole.
+func noteLoads(s *holdings, ns *namespace, rank int32) {
+	if ns.loads[rank] {
+		return
+	}
+	if ns.loads == nil {
+		ns.loads = make(map[int32]bool)
+	}
+	ns.loads[rank] = true
+	s.renewCaches(ns, rank)
 }
 
 // groupsOn returns the groups that a rank has announced on a medium.
@@ -159,7 +181,9 @@ func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, group int, 
 			fine = fine || groups[i].Need == tiers.NeedState
 		}
 	}
-	if !fine { // only state-space layers are cached inside a block; full attention announces such ends all the same
+	// Only state-space layers are cached inside a block, and full attention announces such ends all the same. Connectors load them where
+	// all groups have blocks of one size.
+	if !fine || below && haveSizes(specs) {
 		unit = 0
 	}
 	cache := &tiers.Cache{Slot: ns.slotOf(name), Rank: ns.slotOf(cacheKey{rank: name.rank}), Tier: tiers.ParseMedium(name.medium).Tier}
@@ -172,8 +196,7 @@ func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, group int, 
 	return cache
 }
 
-// setDrops marks the groups of a new cache that drop the last block of a hit for a drafter. A window of them whose blocks full
-// attention does not name is not asked, see sparse.go.
+// setDrops marks the groups of a new cache that drop the last block of a hit for a drafter.
 func setDrops(c *tiers.Cache, specs []normalize.Spec, drafter string) {
 	inWindows := dropsInWindows(drafter, specs)
 	for i := range c.Groups {
@@ -181,17 +204,39 @@ func setDrops(c *tiers.Cache, specs []normalize.Spec, drafter string) {
 		case tiers.NeedAll:
 			g.Drops = drafter == registration.DrafterDrops || drafter == registration.DrafterDropsInAll
 		case tiers.NeedWindow:
-			if g.Drops = inWindows; inWindows && c.HasFull() && !namesAll(specs, specs[i].Block) {
+			if g.Drops = inWindows; isHidden(specs, i, drafter) {
 				*g = tiers.Group{Number: g.Number, Need: tiers.NeedUnknown, Block: g.Block}
 			}
 		}
 	}
 }
 
+// isHidden reports whether events do not tell which blocks the window of a group keeps: it keeps some for a drafter, and full attention
+// does not name all of them. See sparse.go.
+func isHidden(specs []normalize.Spec, i int, drafter string) bool {
+	return dropsInWindows(drafter, specs) && hasFull(specs) && !namesAll(specs, specs[i].Block)
+}
+
+// haveSizes reports whether groups of a rank have blocks of several sizes.
+func haveSizes(specs []normalize.Spec) bool {
+	size := 0
+	for i := range specs {
+		if own := specs[i].Block; own > 0 && size > 0 && own != size {
+			return true
+		}
+		size = max(size, specs[i].Block)
+	}
+	return false
+}
+
+// hasFull reports whether a group of a rank has full attention.
+func hasFull(specs []normalize.Spec) bool {
+	return slices.ContainsFunc(specs, func(g normalize.Spec) bool { return normalize.MainGroup(g.Kind) })
+}
+
 // dropsInWindows reports whether a drafter has layers in the windows of a rank, as it has if there is no full attention.
 func dropsInWindows(drafter string, specs []normalize.Spec) bool {
-	hasFull := slices.ContainsFunc(specs, func(g normalize.Spec) bool { return normalize.MainGroup(g.Kind) })
-	return drafter != "" && (drafter != registration.DrafterDrops || !hasFull)
+	return drafter != "" && (drafter != registration.DrafterDrops || !hasFull(specs))
 }
 
 // slotOf returns the number of a cache, or of a rank where the medium is "".
@@ -236,7 +281,7 @@ func repeatsHit(a *applier, ns *namespace, c *normalize.Change, fold uint64) boo
 // isSparse reports whether the groups of a source are known, and none has full attention.
 func isSparse(specs map[int32][]normalize.Spec) bool {
 	for _, list := range specs {
-		if slices.ContainsFunc(list, func(g normalize.Spec) bool { return normalize.MainGroup(g.Kind) }) {
+		if hasFull(list) {
 			return false
 		}
 	}

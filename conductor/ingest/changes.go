@@ -63,9 +63,9 @@ func (a *applier) applyChange(c *normalize.Change) {
 		a.holdings.purgeGroup(c.Owner.Rank, c.Owner.Group)
 	case normalize.Learned:
 		a.holdings.learnGroup(c.Spec)
-		reportGroup(a.doctor, c.Spec, a.reg.BlockSize)
+		reportGroups(a.doctor, a.holdings.specs[c.Spec.Rank], a.reg)
 		at := scope.Group{Deployment: a.holdings.deploymentKey(), Index: c.Spec.Group}
-		if a.shared.catalog.LearnGroup(at, c.Spec.Kind) {
+		if c.Spec.Kind != "" && a.shared.catalog.LearnGroup(at, c.Spec.Kind) {
 			a.effects.Regrouped = append(a.effects.Regrouped, at)
 		}
 	}

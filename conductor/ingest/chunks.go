@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -60,8 +61,10 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 		return a.putRuns(ns, c, at)
 	}
 	size := c.Chunk
-	if size == 0 {
-		size = a.guessChunk(ns, c, at.Fold)
+	if size == 0 { // vLLM's OffloadingConnector alone does that
+		if size = a.guessChunk(ns, c, at.Fold); size > ns.sizeOf(a.holdings.specs[c.Owner.Rank], c.Event.Group) {
+			noteLoads(a.holdings, ns, c.Owner.Rank)
+		}
 	}
 	if size <= 1 && ns.parts() == 0 || c.Parts > 1 {
 		return a.put(ns, c, at)
@@ -77,13 +80,15 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 	}
 	var all []uint64
 	chunk, from := 0, 0 // of all[from:]
-	exact := ns.blockOf(a.holdings.specs[c.Owner.Rank], c.Owner) > 0 && c.Chunk > 0
+	specs := a.holdings.specs[c.Owner.Rank]
+	block := ns.blockOf(specs, c.Event.Group)
+	exact := len(specs) > 1 && block > 0 && c.Chunk > 0 && c.Medium.Tier == tiers.Device
 	for _, h := range c.Cut.Hashes {
 		before := len(all)
 		if exact {
 			all = ns.blocksBehind(all, h, size, at.Fold)
 		} else {
-			all = ns.blocksOf(all, h, size, at.Fold)
+			all = ns.blocksOf(all, h, size, block, at.Fold)
 		}
 		own := len(all) - before
 		if own < size && !exact { // of an engine with several groups, full attention has just evicted the others
@@ -120,10 +125,11 @@ func (a *applier) leaveAlone(ns *namespace, c *normalize.Change, fold uint64) {
 }
 
 // blocksOf appends the hashes of the blocks that a hash stands for, the hash itself last: the parts of a block
-// that engines have announced in parts, else the blocks of a chunk of a size, as far as all of them are known.
-func (ns *namespace) blocksOf(dst []uint64, h uint64, size int, fold uint64) []uint64 {
+// that engines have announced in parts, else the blocks of a chunk of a size, as far as all of them are known. block is how many
+// registered blocks the engine's own block is, 0 if that is not known: another group may have larger blocks under the same hash.
+func (ns *namespace) blocksOf(dst []uint64, h uint64, size, block int, fold uint64) []uint64 {
 	from := len(dst)
-	for n := 1; n < ns.parts(); n++ {
+	for n := 1; n < cmp.Or(block, ns.parts()); n++ {
 		part := normalize.PartName(h, n)
 		if !ns.Deployment.Index.ResolveHash(ns.Source, part^fold).Own {
 			break
@@ -153,18 +159,20 @@ func (ns *namespace) blocksBehind(dst []uint64, h uint64, size int, fold uint64)
 	return append(dst, h)
 }
 
-// blockOf returns how many registered blocks a block of a holder's attention group is, 0 if that is not known. Of a rank with several
-// groups on its device one hash names a block of each, and those may differ in size.
-func (ns *namespace) blockOf(specs []normalize.Spec, key normalize.Owner) int {
-	if len(specs) < 2 || key.Medium != tiers.NameDevice {
-		return 0
-	}
+// blockOf returns how many registered blocks a block of the attention group that an event names is, 0 if that is not known. Of a rank
+// with several groups one hash names a block of each, and those may differ in size.
+func (ns *namespace) blockOf(specs []normalize.Spec, group int) int {
 	for i := range specs {
-		if specs[i].Group == key.Group {
+		if specs[i].Group == group {
 			return specs[i].Block / ns.Deployment.Key.BlockSize
 		}
 	}
 	return 0
+}
+
+// sizeOf is blockOf of a group, and 1 where that is not known.
+func (ns *namespace) sizeOf(specs []normalize.Spec, group int) int {
+	return max(ns.blockOf(specs, group), 1)
 }
 
 // withdrawOf removes a block of a group whose blocks are of a size from the holder of a key, or what the holder has of it singly. It
@@ -197,7 +205,8 @@ func (s *holdings) withdrawOf(ns *namespace, key normalize.Owner, h uint64, size
 func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.Owner) (found int) {
 	var blocks []uint64
 	var remaining []int
-	exact := ns.blockOf(s.specs[key.Rank], key)
+	specs := s.specs[key.Rank]
+	block := ns.blockOf(specs, e.Group)
 	had, sizes, exactly := make([]bool, len(e.Hashes)), append([]int{0}, ns.chunks[key.Medium]...), []int{0, 0}
 	ns.Names.Removed(e, func(fold uint64) bool {
 		for i, h := range e.Hashes {
@@ -207,19 +216,19 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 			if e.Remaining != nil {
 				remaining = e.Remaining[i : i+1]
 			}
-			if exact > 0 {
-				if had[i] = s.withdrawOf(ns, key, h, exact, remaining, fold); had[i] {
+			if len(specs) > 1 && block > 0 && key.Medium == tiers.NameDevice {
+				if had[i] = s.withdrawOf(ns, key, h, block, remaining, fold); had[i] {
 					found++
 				}
 				continue
 			}
-			blocks = ns.blocksOf(blocks[:0], h, 0, fold)
+			blocks = ns.blocksOf(blocks[:0], h, 0, block, fold)
 			if had[i] = s.withdrawListed(ns, key, blocks, fold); had[i] {
 				found++
 				continue
 			}
 			parts, may := len(blocks), sizes
-			if key.Chunk = parts; parts > 1 && ns.owners[key] != nil {
+			if key.Chunk = parts; parts > 1 && block == 0 && ns.owners[key] != nil {
 				exactly[0] = parts
 				may = exactly // alone in a snapshot of a release that did not know chunks
 			}
@@ -230,7 +239,7 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 					continue
 				}
 				if size > parts {
-					blocks = ns.blocksOf(blocks[:0], h, size, fold)
+					blocks = ns.blocksOf(blocks[:0], h, size, block, fold)
 				}
 				of := blocks
 				if size == 0 && !holder.inParts {
@@ -323,8 +332,8 @@ func (s *holdings) keepSingle(ns *namespace, o index.Owner, c *normalize.Change,
 	}
 }
 
-// chunkGuess learns how many blocks the chunks on a medium have, from the distances between chunks whose
-// events do not say it.
+// chunkGuess learns how many of the engine's blocks the chunks on a medium have, from the distances between chunks whose
+// events do not say it. It is the same number for all groups of a connector.
 type chunkGuess struct {
 	size int // greatest common divisor of the distances, in blocks; 0 before the first
 	seen int // distances
@@ -367,16 +376,16 @@ func guessOn(a *applier, medium string) *chunkGuess {
 	return g
 }
 
-// guessChunk returns how many blocks the hashes of an event without a size stand for, 1 as long as that is
-// not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
+// guessChunk returns how many registered blocks the hashes of an event without a size stand for, those of one of the engine's blocks
+// as long as that is not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
 // it in the event, or at a multiple of the size from the beginning.
 func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
-	g := guessOn(a, c.Medium.Name)
+	g, block := guessOn(a, c.Medium.Name), ns.sizeOf(a.holdings.specs[c.Owner.Rank], c.Event.Group)
 	switch {
 	case g.said > 0:
-		return g.said
+		return g.said * block
 	case g.size == 1:
-		return 1
+		return block
 	}
 	was := *g
 	var before []uint64
@@ -388,9 +397,9 @@ func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) in
 		before, root = ns.Deployment.Index.Inspect().NamesBefore(before[:0], ns.Source, h^fold, normalize.MaxParts)
 		switch at := slices.Index(before, c.Cut.Hashes[max(i-1, 0)]^fold); {
 		case i > 0 && at >= 0:
-			g.addDistance(len(before) - at)
+			g.addDistance((len(before) - at) / block)
 		case root && len(before) < normalize.MaxParts:
-			g.addDistance(len(before) + 1)
+			g.addDistance((len(before) + 1) / block)
 		}
 	}
 	if was.decided() && g.size != was.size {
@@ -409,9 +418,9 @@ func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) in
 			"the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
 	}
 	if !g.decided() || g.size == 0 {
-		return 1
+		return block
 	}
-	return g.size
+	return g.size * block
 }
 
 const remedyChunks = "let the connector describe its blocks (self_describing_kv_events of vLLM's OffloadingConnector)"
@@ -421,10 +430,10 @@ func reportChunks(a *applier, format string, args ...any) {
 	a.doctor.Findings.Report(doctor.FindingChunks, format, args...)
 }
 
-// forgetChunks drops the chunks of a size on a medium: the size was a wrong guess.
+// forgetChunks drops the chunks of a number of the engine's blocks on a medium: the number was a wrong guess.
 func (a *applier) forgetChunks(ns *namespace, medium string, size int) {
 	for key, h := range ns.owners {
-		if key.Medium == medium && key.Chunk == size && !key.Listed {
+		if key.Medium == medium && key.Chunk == size*ns.sizeOf(a.holdings.specs[key.Rank], key.Group) && !key.Listed {
 			ns.clear(h)
 		}
 	}

@@ -180,15 +180,13 @@ func observeHolding(s *Source, held heldBlocks, now time.Time) {
 		h.Blocks += m.Blocks
 	}
 	h.Untold = s.holdings.countUnasked(held)
-	h.Sparse, h.Parked = isSparse(s.holdings.specs), s.applier.normal.Parked()
+	h.Sparse, h.Nameless = isSparse(s.holdings.specs), s.applier.normal.Nameless()
 	s.doctor.Parents(waiting, h.Blocks, waiting >= cmp.Or(s.shared.catalog.IndexOptions().MaxOrphans, index.DefaultMaxOrphans))
 	if !s.shared.catalog.IsPast() {
 		s.doctor.Weigh(h, now)
 	}
 	for _, specs := range s.holdings.specs {
-		for i := range specs {
-			reportGroup(s.doctor, &specs[i], s.Registration.BlockSize)
-		}
+		reportGroups(s.doctor, specs, s.Registration)
 	}
 }
 

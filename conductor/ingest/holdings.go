@@ -279,7 +279,7 @@ type namespace struct {
 	// caches are those that owners have now, slots the numbers that they keep; see caches.go. Guarded by turn.
 	caches map[cacheKey]*tiers.Cache
 	slots  map[cacheKey]int
-	// loads are the ranks whose connector has described chunks of several blocks, which it loads whole. Guarded by turn.
+	// loads are the ranks with vLLM's OffloadingConnector and chunks of several blocks, which it loads whole. Guarded by turn.
 	loads map[int32]bool
 }
 
@@ -402,12 +402,8 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	if h, ok := ns.owners[key]; ok {
 		return h
 	}
-	begins := key.Listed && key.Chunk > 1 && !ns.loads[key.Rank]
-	if begins {
-		if ns.loads == nil {
-			ns.loads = make(map[int32]bool)
-		}
-		ns.loads[key.Rank] = true
+	if key.Listed && key.Chunk > 1 {
+		noteLoads(s, ns, key.Rank)
 	}
 	o := s.newOwner(ns, key, medium)
 	h := &holder{owners: []index.Owner{o}}
@@ -421,7 +417,7 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	s.mu.Lock()
 	ns.owners[key] = h
 	s.mu.Unlock()
-	if begins || medium.Tier != tiers.Device && len(s.specs[key.Rank]) > 1 { // the rank has this group there now, too
+	if medium.Tier != tiers.Device && len(s.specs[key.Rank]) > 1 { // the rank has this group there now, too
 		s.renewCaches(ns, key.Rank)
 	}
 	return h

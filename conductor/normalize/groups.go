@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxParked bounds the events of one group that wait for its kind to be known.
-	// A group's kind comes with its first self-describing event, so few ever wait.
+	// maxParked bounds the events of one group that wait for its kind or the size of its blocks to be known.
+	// Both come with its first self-describing event, so few ever wait.
 	maxParked = 1024
 	// maxAllParked bounds those of all groups of a source.
 	maxAllParked = 4 * maxParked
@@ -102,9 +102,11 @@ type groupKey struct {
 type groupState struct {
 	spec   Spec // without a Kind while that is unknown
 	parked []parkedEvent
+	// unnamed is true once a store has not named the kind of a group that is not group 0, which a ruling has told.
+	unnamed bool
 }
 
-// parkedEvent waits for the kind of its group.
+// parkedEvent waits for the kind of its group, or for the size of its blocks.
 type parkedEvent struct {
 	event events.Event
 	rank  int32
@@ -126,7 +128,7 @@ type verdict uint8
 
 const (
 	admit    verdict = iota // index it
-	park                    // wait for the kind of its group
+	park                    // wait for what is not known of its group
 	skip                    // another group's
 	overflow                // would wait, but too many do
 	beyond                  // of a group beyond the bounds
@@ -140,7 +142,8 @@ type ruling struct {
 	ready []parkedEvent
 	// purge is true when blocks of the group were indexed and must not be.
 	purge bool
-	// learned is the group if the event told something new of it, nil if not.
+	// learned is the group if the event told something new of it, nil if not. It has no Kind if the group stores blocks and no event
+	// has named its kind.
 	learned *Spec
 	// lost counts waiting events that turned out to be of another group.
 	lost int
@@ -165,27 +168,32 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 		spec := st.spec
 		spec.Rank, spec.Group = key.rank, key.group
 		r.learned = &spec
-		if IndexedGroup(spec.Kind) {
-			r.ready = st.parked
-		} else {
+		switch {
+		case !IndexedGroup(spec.Kind):
 			r.purge = true
-			for i := range st.parked {
-				r.lost += st.parked[i].event.Count()
+			for _, p := range g.unpark(st) {
+				r.lost += p.event.Count()
 			}
+		case !g.lacksSize(key, st):
+			r.ready = g.unpark(st)
 		}
-		g.parked -= len(st.parked)
-		st.parked = nil
 		g.window = max(g.window, spec.Window)
 		g.several = g.several || !MainGroup(spec.Kind)
 	}
+	if st.spec.Kind == "" && key.group > 0 && e.Kind == events.Stored && !st.unnamed {
+		st.unnamed = true
+		r.learned = &Spec{Rank: key.rank, Group: key.group}
+	}
+	known, full := st.spec.Kind != "", len(st.parked) >= maxParked || g.parked >= maxAllParked
+	waits := !known && (key.group > 0 || g.namesKinds(rank) && isBare(e)) || known && g.lacksSize(key, st) && isBare(e) && !full
 	switch {
-	case st.spec.Kind != "" && IndexedGroup(st.spec.Kind), len(e.Hashes) == 0: // it names no block, so it changes nothing
+	case len(e.Hashes) == 0: // it names no block, so it changes nothing
 		r.verdict = admit
-	case st.spec.Kind != "":
+	case known && !IndexedGroup(st.spec.Kind):
 		r.verdict = skip
-	case key.group == 0:
+	case !waits:
 		r.verdict = admit
-	case len(st.parked) >= maxParked, g.parked >= maxAllParked:
+	case full:
 		r.verdict = overflow
 	default:
 		// Its batch will be released.
@@ -196,6 +204,25 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 		r.verdict = park
 	}
 	return r
+}
+
+// isBare reports whether an event names blocks below the device by their hashes alone.
+func isBare(e *events.Event) bool {
+	return len(e.Tokens) == 0 && e.BlockSize == 0 && tiers.ParseMedium(e.Medium).Tier > tiers.Device
+}
+
+// lacksSize reports whether it is not known how large the blocks of a group are, though its rank has others: a hash names a block of
+// each.
+func (g *groups) lacksSize(key groupKey, st *groupState) bool {
+	return st.spec.Block == 0 && g.ofRank[key.rank] > 1
+}
+
+// unpark returns the events of a group that wait, which then do so no longer.
+func (g *groups) unpark(st *groupState) []parkedEvent {
+	all := st.parked
+	g.parked -= len(all)
+	st.parked = nil
+	return all
 }
 
 // stateOf returns the state of a group, which it makes if the group is new. It returns nil if there is no room for another.
@@ -251,6 +278,16 @@ func (g *groups) ownerGroup(e *events.Event, rank int32) int {
 		return max(e.Group, 0)
 	}
 	return NoGroup
+}
+
+// namesKinds reports whether a rank has named the kind of a group.
+func (g *groups) namesKinds(rank int32) bool {
+	for key, st := range g.states {
+		if key.rank == rank && st.spec.Kind != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // hasFull reports whether a rank has announced a group with full attention.

@@ -165,8 +165,15 @@ func (n *Normalizer) Specs() []Spec {
 	return nil
 }
 
-// Parked returns how many events wait for the kind of their attention group.
-func (n *Normalizer) Parked() int { return n.groups.parked }
+// Nameless returns how many events wait for the kind of their attention group.
+func (n *Normalizer) Nameless() (events int) {
+	for _, st := range n.groups.states {
+		if st.spec.Kind == "" {
+			events += len(st.parked)
+		}
+	}
+	return events
+}
 
 // RecallSpec notes what a snapshot says of an attention group. It reports false if the source has too many groups already.
 func (n *Normalizer) RecallSpec(s Spec) bool { return n.groups.recall(s) }

@@ -85,12 +85,13 @@ func TestBatchNormalizes(t *testing.T) {
 	object := events.Event{Kind: events.Stored, Envelope: true, ObjectKey: "k"}
 	f(Options{Pool: true}, "object 0.0 ", object)
 
-	// An event waits for the kind of its group. The layers of an encoder leave the index. Full attention comes before other groups.
+	// An event waits for the kind of its group, and until then the group is one without a kind. The layers of an encoder leave the
+	// index. Full attention comes before other groups.
 	second, full, window := stored(1, 16), stored(1, 16), stored(1, 16)
 	second.Group, full.Group, full.GroupKind = 1, 1, "full_attention"
 	window.Group, window.GroupKind = 0, "cross_attention"
-	f(Options{}, "learned 0.1 ; stored 0.1 GPU m/16 1 blocks 1 local; stored 0.1 GPU m/16 1 blocks 1 local; learned 0.0 ; purged 0.0 ; "+
-		"-other_group 1", second, full, window)
+	f(Options{}, "learned 0.1 ; learned 0.1 ; stored 0.1 GPU m/16 1 blocks 1 local; stored 0.1 GPU m/16 1 blocks 1 local; learned 0.0 ; "+
+		"purged 0.0 ; -other_group 1", second, full, window)
 }
 
 // TestBatchBoundsGroups: a publisher that makes up numbers of groups and ranks teaches a bounded number of groups, each once.

@@ -50,10 +50,10 @@ type Source struct {
 // Group is an attention group of a rank, as its engine has announced it.
 type Group struct {
 	Rank, Number int
-	Kind         string
-	Window       int // tokens, 0 without a sliding window
-	BlockSize    int // tokens, 0 if it was not announced
-	Blocks       int // memberships, in registered blocks
+	Kind         string // "" if no event has named it
+	Window       int    // tokens, 0 without a sliding window
+	BlockSize    int    // tokens, 0 if it was not announced
+	Blocks       int    // memberships, in registered blocks
 }
 
 // MediumBlocks are the block memberships of one medium.

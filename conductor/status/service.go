@@ -163,7 +163,7 @@ type ServiceGroup struct {
 	DPRank int `of:"Rank"`
 	// Number of the group in the engine's events.
 	Group int `of:"Number"`
-	// Kind of the layers, such as full_attention, sliding_window or mamba.
+	// Kind of the layers, such as full_attention, sliding_window or mamba; empty if no event has named it.
 	Kind string
 	// Tokens of the sliding window; 0 without one.
 	Window int

@@ -116,8 +116,8 @@ function groups(all) {
   const ranks = new Set(all.map((g) => g.dp_rank)).size > 1;
   const head = [ranks && "Rank", "Group", "Layers", "Window", "Block", "Blocks"].filter(Boolean);
   return h("table", { class: "small", id: "detail-groups" }, h("thead", null, h("tr", null, head.map((name) => h("th", { scope: "col", class: name === "Layers" ? null : "number" }, name)))),
-    h("tbody", null, all.map((g) => h("tr", null, ranks && h("td", { class: "number" }, int(g.dp_rank)), h("td", { class: "number" }, int(g.group)), h("td", null, g.kind.replaceAll("_", " ")),
-      h("td", { class: "number" }, g.window ? int(g.window) : "none"), h("td", { class: "number" }, g.block_size ? int(g.block_size) : "unknown"), h("td", { class: "number" }, int(g.blocks))))));
+    h("tbody", null, all.map((g) => h("tr", null, ranks && h("td", { class: "number" }, int(g.dp_rank)), h("td", { class: "number" }, int(g.group)), h("td", null, g.kind.replaceAll("_", " ") || "not named"),
+      h("td", { class: "number" }, g.window ? int(g.window) : g.kind ? "none" : "unknown"), h("td", { class: "number" }, g.block_size ? int(g.block_size) : "unknown"), h("td", { class: "number" }, int(g.blocks))))));
 }
 
 const happened = {
