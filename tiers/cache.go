@@ -42,7 +42,9 @@ type Group struct {
 	Number int // as the engine numbers its groups
 	Need   Need
 	Window int // of NeedWindow, a multiple of Block
-	Block  int // size of a block of the group, at least 1
+	// Least is how many blocks a window looks back, which may end inside a block of the group. It matters below the device only.
+	Least int
+	Block int // size of a block of the group, at least 1
 	// Drops says that a drafter needs the last block that the group has of a hit computed again: full attention loses a block, and a
 	// window needs the block behind the boundary too. All groups with full attention have the same. Not for other groups.
 	Drops bool
@@ -59,21 +61,23 @@ type Cache struct {
 	Rank   int
 	Tier   Tier
 	Groups []Group
-	// Step is what hits are multiples of: on the device the least common multiple of the groups' blocks, or less if Fine.
+	// Block is the least common multiple of the groups' blocks. Connectors begin to load at a multiple of it.
+	Block int
+	// Step is what hits are multiples of: Block on the device, 1 below it, and less than Block if Fine.
 	Step int
 	// Fine says that the engine takes hits which end inside a block. Then full attention goes on behind its last whole
 	// block up to a single registered block that it has announced.
 	Fine bool
 }
 
-// SetGroups sets the groups and what follows from them and the Tier. unit is what hits may be multiples of inside a block, 0 if they never
-// end there.
+// SetGroups sets the groups and what follows from them and from the Tier, which is set before. unit is what hits may be multiples of
+// inside a block, 0 if they never end there.
 func (c *Cache) SetGroups(groups []Group, unit int) {
-	c.Groups, c.Step, c.Fine = groups, 1, unit > 0
+	c.Groups, c.Block, c.Fine = groups, 1, unit > 0
 	for _, g := range groups {
-		c.Step = c.Step / Divisor(c.Step, g.Block) * g.Block
+		c.Block = c.Block / Divisor(c.Block, g.Block) * g.Block
 	}
-	switch {
+	switch c.Step = c.Block; {
 	case c.Fine:
 		c.Step = unit
 	case c.Tier > Device:
@@ -161,7 +165,7 @@ type foundCache struct {
 	cache *Cache
 	owner uint32
 	lists int // the first of its groups: one of whole blocks, and one of single blocks for each group
-	chunk int // how many blocks of their groups its chunks have
+	chunk int // how many of a group's blocks a chunk has, the same number for all groups
 }
 
 // spanList is the spans of a group, by ascending beginning.
@@ -340,7 +344,8 @@ func (f *HitFinder) link(list, from, to int) {
 func (f *HitFinder) hitOf(c *foundCache) CacheHit {
 	cache := c.cache
 	f.mergeSpans(c)
-	h := CacheHit{Owner: c.owner, Start: f.reach[cache.Rank], Group: -1}
+	above := f.reach[cache.Rank]
+	h := CacheHit{Owner: c.owner, Start: above - above%cache.Block, Group: -1}
 	h.Most = f.mostOf(c, h.Start)
 	h.Blocks = h.Most - h.Most%cache.Step
 	f.cursors = f.cursors[:0]
@@ -365,15 +370,15 @@ func (f *HitFinder) hitOf(c *foundCache) CacheHit {
 			h.Group, h.Refused, h.Blocks = -1, h.Blocks, h.Start
 		}
 	}
-	h.Blocks = max(h.Blocks, h.Start)
+	h.Start, h.Blocks = above, max(h.Blocks, above)
 	return h
 }
 
-// isPart reports whether blocks [start, end) are less than a chunk that a group has. Where the tiers above have the beginning of one of
-// the group's blocks, the engine loads it again. If it takes hits that end inside a block, it loads those, too.
+// isPart reports whether blocks [start, end) are less than a chunk of a group. An engine that takes hits which end inside a block also
+// loads such a part, if its chunks are single blocks.
 func (c *foundCache) isPart(group, start, end int) bool {
 	g := &c.cache.Groups[group]
-	return g.Need != NeedUnknown && end-start+start%g.Block < c.chunk*g.Block && (c.chunk > 1 || !c.cache.Fine)
+	return g.Need != NeedUnknown && end-start < c.chunk*g.Block && (c.chunk > 1 || !c.cache.Fine)
 }
 
 // mergeSpans makes ascending ranges that do not touch each other of the spans of each group.
@@ -483,8 +488,9 @@ func (f *HitFinder) isSingle(c *foundCache, group, block int) bool {
 }
 
 // reachOf returns the last boundary up to limit that a group accepts, 0 if there is none. limit is a multiple of Cache.Step. What
-// lies before start is there. Below the device limit may be inside a chunk of the group, which then counts as if it ended there.
-// Limits descend from call to call, and so does the group's cursor: a range that has no such boundary has none up to a lower limit either.
+// lies before start is there. Below the device limit may be inside a chunk of the group: then the boundary is there, and the group has to
+// have the whole chunk. Limits descend from call to call, and so does the group's cursor: a range that has no such boundary has none
+// up to a lower limit either.
 func (f *HitFinder) reachOf(c *foundCache, group, start, limit int) int {
 	cache := c.cache
 	g, ranges := &cache.Groups[group], f.rangesOf(group)
@@ -492,11 +498,11 @@ func (f *HitFinder) reachOf(c *foundCache, group, start, limit int) int {
 		return limit // mostOf has seen to it
 	}
 	drop, chunk := 0, 1
-	if g.Drops {
-		drop = g.Block
-	}
 	if cache.Tier > Device && !cache.Fine {
 		chunk = c.chunk * g.Block
+	}
+	if g.Drops {
+		drop = max(g.Block, chunk)
 	}
 	for at := &f.cursors[group]; *at >= 0; *at-- {
 		f.looked++
@@ -509,7 +515,7 @@ func (f *HitFinder) reachOf(c *foundCache, group, start, limit int) int {
 		}
 		switch {
 		case end <= from:
-		case g.Need == NeedState, r.from <= start, whole-r.from >= g.Window:
+		case g.Need == NeedState, r.from <= start, whole-r.from >= g.Window && end-r.from >= g.Least:
 			return end
 		}
 	}

@@ -14,24 +14,25 @@ import (
 type heldGroup struct{ whole, single []bool }
 
 // takes computes what an engine takes from the definition: the longest prefix that every group accepts. start is what it has from
-// tiers above.
-func takes(c *Cache, held []heldGroup, start, blocks int) int {
+// tiers above, chunk how many of a group's blocks a chunk has, 1 on the device.
+func takes(c *Cache, held []heldGroup, start, blocks, chunk int) int {
 	if !c.hasKnown() { // as far as all groups have a block
 		for _, h := range held {
 			blocks = min(blocks, 1+lastIndex(h.whole))
 		}
 	}
+	begin := start - start%c.Block
 	last := func(asked func(*Group) bool) int {
-		for n := blocks - blocks%c.Step; n > start; n -= c.Step {
+		for n := blocks - blocks%c.Step; n > begin; n -= c.Step {
 			accepted := true
 			for i := range c.Groups {
-				accepted = accepted && (!asked(&c.Groups[i]) || accepts(c, &c.Groups[i], held, i, start, n))
+				accepted = accepted && (!asked(&c.Groups[i]) || accepts(c, &c.Groups[i], held, i, begin, n, chunk))
 			}
 			if accepted {
 				return n
 			}
 		}
-		return start
+		return begin
 	}
 	n := last(func(*Group) bool { return true })
 	for _, g := range c.Groups {
@@ -39,11 +40,11 @@ func takes(c *Cache, held []heldGroup, start, blocks int) int {
 		if g.Need == NeedAll {
 			end = last(func(g *Group) bool { return g.Need == NeedAll })
 		}
-		if c.Tier > Device && !c.Fine && g.Need != NeedUnknown && end-start+start%g.Block < g.Block { // less than a chunk
+		if c.Tier > Device && (chunk > 1 || !c.Fine) && g.Need != NeedUnknown && end-begin < g.Block*chunk { // less than a chunk
 			return start
 		}
 	}
-	return n
+	return max(n, start)
 }
 
 func lastIndex(all []bool) int {
@@ -55,7 +56,8 @@ func lastIndex(all []bool) int {
 }
 
 // accepts reports whether an engine could go on behind n blocks as far as one group is concerned.
-func accepts(c *Cache, g *Group, held []heldGroup, i, start, n int) bool {
+func accepts(c *Cache, g *Group, held []heldGroup, i, start, n, chunk int) bool {
+	size := g.Block * chunk
 	has := func(from, to int) bool {
 		for b := max(from, 0); b < to; b++ {
 			if b >= len(held[i].whole) || !held[i].whole[b] {
@@ -68,7 +70,9 @@ func accepts(c *Cache, g *Group, held []heldGroup, i, start, n int) bool {
 	case NeedAll:
 		more := 0
 		if g.Drops {
-			more = c.DroppedBlock()
+			if more = c.DroppedBlock(); chunk > 1 {
+				more = size
+			}
 		}
 		if has(start, n+more) {
 			return true
@@ -91,20 +95,26 @@ func accepts(c *Cache, g *Group, held []heldGroup, i, start, n int) bool {
 	case NeedWindow:
 		more := 0
 		if g.Drops {
-			more = g.Block
+			if more = g.Block; !c.Fine {
+				more = size
+			}
 		}
 		whole := n
 		if c.Tier > Device && !c.Fine { // the beginning of a chunk is loaded, too
-			whole += (g.Block - n%g.Block) % g.Block
+			whole += (size - n%size) % size
 		}
-		return has(max(start, whole-g.Window), whole+more)
+		least := whole - g.Window
+		if c.Tier > Device {
+			least = min(least, n-g.Least)
+		}
+		return has(max(start, least), whole+more)
 	case NeedState:
 		most := n
 		if c.Tier > Device && !c.Fine {
-			most += g.Block - 1
+			most += size - 1
 		}
 		for end := n; end <= min(most, len(held[i].single)); end++ {
-			if has(end-1, end) && end%g.Block == 0 || held[i].single[end-1] {
+			if has(end-1, end) && end%size == 0 || held[i].single[end-1] {
 				return true
 			}
 		}
@@ -113,8 +123,9 @@ func accepts(c *Cache, g *Group, held []heldGroup, i, start, n int) bool {
 	return true
 }
 
-// randomCache returns a cache and what its groups hold of a prompt.
-func randomCache(rng *rand.Rand, slot int) (c *Cache, held []heldGroup, blocks int) {
+// randomCache returns a cache and what its groups hold of a prompt, in chunks of a number of blocks if it is below the device.
+func randomCache(rng *rand.Rand, slot int) (c *Cache, held []heldGroup, blocks, chunk int) {
+	chunk = 1 + rng.IntN(4)/3
 	c = &Cache{Slot: slot, Rank: slot}
 	drops := map[Need]bool{NeedAll: rng.IntN(4) == 0, NeedWindow: rng.IntN(4) == 0} // a drafter has no state-space layers
 	size := 1 + rng.IntN(3)
@@ -129,6 +140,7 @@ func randomCache(rng *rand.Rand, slot int) (c *Cache, held []heldGroup, blocks i
 		}
 		if g.Need == NeedWindow {
 			g.Window = g.Block * (1 + rng.IntN(4))
+			g.Least = g.Window - rng.IntN(g.Block)
 		}
 		g.Drops = drops[g.Need]
 		groups = append(groups, g)
@@ -142,9 +154,9 @@ func randomCache(rng *rand.Rand, slot int) (c *Cache, held []heldGroup, blocks i
 	for _, g := range groups {
 		h := heldGroup{make([]bool, blocks), make([]bool, blocks)}
 		full := rng.IntN(blocks + 1)
-		for b := 0; b+g.Block <= blocks; b += g.Block {
+		for b := 0; b+g.Block*chunk <= blocks; b += g.Block * chunk {
 			if g.Need == NeedAll && b < full || rng.IntN(3) > 0 {
-				for j := range g.Block {
+				for j := range g.Block * chunk {
 					h.whole[b+j] = true
 				}
 			}
@@ -152,16 +164,18 @@ func randomCache(rng *rand.Rand, slot int) (c *Cache, held []heldGroup, blocks i
 		for b := range blocks {
 			h.single[b] = g.Block > 1 && !h.whole[b] && rng.IntN(5) == 0
 		}
-		if g.Block == 1 {
+		if g.Block*chunk == 1 {
 			copy(h.single, h.whole)
 		}
 		held = append(held, h)
 	}
-	return c, held, blocks
+	return c, held, blocks, chunk
 }
 
 // ownersOf returns owners that hold what the groups of a cache do, and appends what they hold to lists.
-func ownersOf(rng *rand.Rand, c *Cache, held []heldGroup, owners []Owner, prefixes []Prefix, later []Span) ([]Owner, []Prefix, []Span) {
+func ownersOf(rng *rand.Rand, c *Cache, held []heldGroup, chunk int, owners []Owner, prefixes []Prefix, later []Span) (
+	[]Owner, []Prefix, []Span,
+) {
 	medium := Medium{c.Tier, []string{NameDevice, NameHost, NameDisk}[c.Tier]}
 	add := func(group int, chunk uint32, blocks []bool) {
 		// Some blocks are held by another generation of owners, some by both.
@@ -195,8 +209,8 @@ func ownersOf(rng *rand.Rand, c *Cache, held []heldGroup, owners []Owner, prefix
 		}
 	}
 	for i, g := range c.Groups {
-		if g.Block > 1 {
-			add(i, uint32(g.Block), held[i].whole)
+		if g.Block*chunk > 1 {
+			add(i, uint32(g.Block*chunk), held[i].whole)
 			add(i, 0, held[i].single)
 		} else {
 			add(i, 0, held[i].whole)
@@ -219,19 +233,27 @@ func TestHitsModel(t *testing.T) {
 		var want []int
 		var all [][]heldGroup
 		for n := range 1 + rng.IntN(3) {
-			c, held, blocks := randomCache(rng, n)
+			c, held, blocks, chunk := randomCache(rng, n)
 			start := 0
 			if n > 0 && caches[n-1].Tier == Device && rng.IntN(2) == 0 { // the host of the rank before
 				c.Tier, c.Rank, start = Host, caches[n-1].Rank, want[n-1]
 				unit := 0
-				if c.Fine && !slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Block != c.Groups[0].Block }) {
+				if c.Fine && chunk == 1 && !slices.ContainsFunc(c.Groups, func(g Group) bool { return g.Block != c.Groups[0].Block }) {
 					unit = c.Step
 				}
 				c.SetGroups(c.Groups, unit)
 			}
+			if c.Tier == Device {
+				chunk = 1
+			}
+			for i := range held {
+				if chunk > 1 {
+					clear(held[i].single)
+				}
+			}
 			caches, all = append(caches, c), append(all, held)
-			want = append(want, takes(c, held, start, blocks))
-			owners, prefixes, later = ownersOf(rng, c, held, owners, prefixes, later)
+			want = append(want, takes(c, held, start, blocks, chunk))
+			owners, prefixes, later = ownersOf(rng, c, held, chunk, owners, prefixes, later)
 		}
 		owners = append(owners, Owner{Medium: Medium{Device, NameDevice}}) // of an engine without groups
 		ordinary := uint32(len(owners) - 1)
@@ -281,12 +303,12 @@ func TestAlternatingGroups(t *testing.T) {
 			}
 		}
 		c.SetGroups(groups, 0)
-		owners, prefixes, later := ownersOf(rand.New(rand.NewPCG(1, 1)), c, held, nil, nil, nil)
+		owners, prefixes, later := ownersOf(rand.New(rand.NewPCG(1, 1)), c, held, 1, nil, nil, nil)
 		slices.SortStableFunc(later, func(a, b Span) int { return cmp.Compare(a.From, b.From) })
 		spans := len(prefixes) + len(later)
 		var finder HitFinder
 		_, _, hits := finder.FindHits(prefixes, later, owners)
-		if want := takes(c, held, 0, blocks); hits[0].Blocks != want {
+		if want := takes(c, held, 0, blocks, 1); hits[0].Blocks != want {
 			t.Errorf("%d groups on tier %v: hit of %d blocks, want %d", windows, tier, hits[0].Blocks, want)
 		}
 		if most := 4 * windows * spans; finder.looked > most {
@@ -307,8 +329,8 @@ func TestFindHitsAllocates(t *testing.T) {
 	var prefixes []Prefix
 	var later []Span
 	for n := range 20 {
-		c, held, _ := randomCache(rng, n)
-		owners, prefixes, later = ownersOf(rng, c, held, owners, prefixes, later)
+		c, held, _, _ := randomCache(rng, n)
+		owners, prefixes, later = ownersOf(rng, c, held, 1, owners, prefixes, later)
 	}
 	slices.SortStableFunc(later, func(a, b Span) int { return cmp.Compare(a.From, b.From) })
 	var f HitFinder

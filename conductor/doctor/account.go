@@ -89,11 +89,11 @@ func (d *Doctor) countStored(o *Observation) {
 
 // Holding is what a source holds at one moment, in blocks. A block on two media counts twice.
 type Holding struct {
-	Blocks  int
-	Untold  int // of Blocks: known by a hash alone, by which no query asks
-	Lacking int // blocks of a pool that lack objects, which are not among Blocks
-	// Nameless is how many events wait for the kind of their attention group.
-	Nameless int
+	Blocks      int
+	Untold      int // of Blocks: known by a hash alone, by which no query asks
+	Lacking     int // blocks of a pool that lack objects, which are not among Blocks
+	WithoutKind int // events that wait for the kind of their attention group
+	WithoutSize int // those that wait for the size of its blocks
 	// Sparse says that no group of the engine's layers has full attention, so that it may keep some blocks of a prompt alone.
 	Sparse bool
 }
@@ -109,10 +109,14 @@ func (d *Doctor) weighGroups(h Holding) {
 			"%d of %s are known by their hash alone. The engine has no layers with full attention and keeps only some blocks of a prompt, "+
 				"and its events do not say which. So most answers are too short: register its hash_profile",
 			h.Untold, spelling.Count(h.Blocks, "block"))
-	case h.Nameless >= accountFew:
+	case h.WithoutKind >= accountFew:
 		d.Findings.Update(FindingLayers,
 			"%s wait, because no event names the kind of their attention group. Answers leave that group out, so they can be too long: "+
-				"use a release of the engine whose events have kv_cache_spec_kind", spelling.Count(h.Nameless, "event"))
+				"use a release of the engine whose events have kv_cache_spec_kind", spelling.Count(h.WithoutKind, "event"))
+	case h.WithoutSize >= accountFew:
+		d.Findings.Update(FindingLayers,
+			"%s below the device wait, because no event says how large the blocks of their attention group are. Answers can be too short "+
+				"until the engine stores such a block on its device", spelling.Count(h.WithoutSize, "event"))
 	default:
 		if d.account.untoldGroups = false; before {
 			d.Findings.Withdraw(FindingLayers)

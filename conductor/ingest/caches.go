@@ -69,7 +69,7 @@ func whyUnknown(specs []normalize.Spec, i, size int, drafter string) string {
 		return ""
 	case !normalize.IndexedGroup(spec.Kind):
 		return fmt.Sprintf("its kind %q is not known", spec.Kind)
-	case g.Need == tiers.NeedWindow && isHidden(specs, i, drafter):
+	case g.Need == tiers.NeedWindow && spec.Block > 0 && hidesBlocks(specs, i, drafter):
 		return "its window keeps a block more for a drafter, its blocks are smaller than those with full attention, and events " +
 			"do not say which it keeps"
 	case g.Need != tiers.NeedUnknown:
@@ -117,8 +117,8 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 	}
 	name, specs := cacheKey{key.Rank, key.Medium}, s.specs[key.Rank]
 	alone := s.reg.Drafter != "" || ns.loads[key.Rank] // a single group with full attention needs a cache, too
-	if named := func(g normalize.Spec) bool { return g.Kind != "" }; (alone || len(specs) > 0) && !slices.ContainsFunc(specs, named) {
-		specs = slices.Insert(slices.Clone(specs), 0, normalize.Spec{Rank: key.Rank, Kind: fullAttention}) // see EVENT-1
+	if alone || len(specs) > 0 {
+		specs = withFull(specs, key.Rank)
 	}
 	at, known := slices.BinarySearchFunc(specs, key.Group, func(g normalize.Spec, n int) int { return cmp.Compare(g.Group, n) })
 	if !known || len(specs) == 1 && normalize.MainGroup(specs[0].Kind) && !alone {
@@ -129,6 +129,14 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 		cache = ns.newCache(name, specs, key.Group, s.reg.Drafter)
 	}
 	return cache, uint32(at)
+}
+
+// withFull returns the groups of a rank. If no event has named the kind of one, group 0 has full attention.
+func withFull(specs []normalize.Spec, rank int32) []normalize.Spec {
+	if slices.ContainsFunc(specs, func(g normalize.Spec) bool { return g.Kind != "" }) {
+		return specs
+	}
+	return slices.Insert(slices.Clone(specs), 0, normalize.Spec{Rank: rank, Kind: fullAttention})
 }
 
 // noteLoads notes that the connector of a rank loads chunks of several blocks whole.
@@ -183,7 +191,7 @@ func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, group int, 
 	}
 	// Only state-space layers are cached inside a block, and full attention announces such ends all the same. Connectors load them where
 	// all groups have blocks of one size.
-	if !fine || below && haveSizes(specs) {
+	if !fine || below && sizesDiffer(specs) {
 		unit = 0
 	}
 	cache := &tiers.Cache{Slot: ns.slotOf(name), Rank: ns.slotOf(cacheKey{rank: name.rank}), Tier: tiers.ParseMedium(name.medium).Tier}
@@ -204,21 +212,21 @@ func setDrops(c *tiers.Cache, specs []normalize.Spec, drafter string) {
 		case tiers.NeedAll:
 			g.Drops = drafter == registration.DrafterDrops || drafter == registration.DrafterDropsInAll
 		case tiers.NeedWindow:
-			if g.Drops = inWindows; isHidden(specs, i, drafter) {
+			if g.Drops = inWindows; hidesBlocks(specs, i, drafter) {
 				*g = tiers.Group{Number: g.Number, Need: tiers.NeedUnknown, Block: g.Block}
 			}
 		}
 	}
 }
 
-// isHidden reports whether events do not tell which blocks the window of a group keeps: it keeps some for a drafter, and full attention
+// hidesBlocks reports whether events do not tell which blocks the window of a group keeps: it keeps some for a drafter, and full attention
 // does not name all of them. See sparse.go.
-func isHidden(specs []normalize.Spec, i int, drafter string) bool {
+func hidesBlocks(specs []normalize.Spec, i int, drafter string) bool {
 	return dropsInWindows(drafter, specs) && hasFull(specs) && !namesAll(specs, specs[i].Block)
 }
 
-// haveSizes reports whether groups of a rank have blocks of several sizes.
-func haveSizes(specs []normalize.Spec) bool {
+// sizesDiffer reports whether groups of a rank have blocks of several sizes.
+func sizesDiffer(specs []normalize.Spec) bool {
 	size := 0
 	for i := range specs {
 		if own := specs[i].Block; own > 0 && size > 0 && own != size {
@@ -280,8 +288,8 @@ func repeatsHit(a *applier, ns *namespace, c *normalize.Change, fold uint64) boo
 
 // isSparse reports whether the groups of a source are known, and none has full attention.
 func isSparse(specs map[int32][]normalize.Spec) bool {
-	for _, list := range specs {
-		if hasFull(list) {
+	for rank, list := range specs {
+		if hasFull(withFull(list, rank)) {
 			return false
 		}
 	}
@@ -308,7 +316,7 @@ func decidesStay(specs []normalize.Spec, key normalize.Owner) bool {
 func groupRows(specs map[int32][]normalize.Spec, blocks map[groupOf]int) (rows []status.Group) {
 	plain := true
 	for _, rank := range slices.Sorted(maps.Keys(specs)) {
-		for _, g := range specs[rank] {
+		for _, g := range withFull(specs[rank], rank) {
 			plain = plain && g.Group == 0 && normalize.MainGroup(g.Kind)
 			rows = append(rows, status.Group{Rank: int(rank), Number: g.Group, Kind: g.Kind, Window: g.Window, BlockSize: g.Block,
 				Blocks: blocks[groupOf{rank, g.Group}]})

@@ -62,7 +62,7 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 	}
 	size := c.Chunk
 	if size == 0 { // vLLM's OffloadingConnector alone does that
-		if size = a.guessChunk(ns, c, at.Fold); size > ns.sizeOf(a.holdings.specs[c.Owner.Rank], c.Event.Group) {
+		if size = a.guessChunk(ns, c, at.Fold); size > max(ns.blockOf(a.holdings.specs[c.Owner.Rank], c.Event), 1) {
 			noteLoads(a.holdings, ns, c.Owner.Rank)
 		}
 	}
@@ -81,7 +81,7 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 	var all []uint64
 	chunk, from := 0, 0 // of all[from:]
 	specs := a.holdings.specs[c.Owner.Rank]
-	block := ns.blockOf(specs, c.Event.Group)
+	block := ns.blockOf(specs, c.Event)
 	exact := len(specs) > 1 && block > 0 && c.Chunk > 0 && c.Medium.Tier == tiers.Device
 	for _, h := range c.Cut.Hashes {
 		before := len(all)
@@ -91,9 +91,9 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 			all = ns.blocksOf(all, h, size, block, at.Fold)
 		}
 		own := len(all) - before
-		if own < size && !exact { // of an engine with several groups, full attention has just evicted the others
-			reportChunks(a, "a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
-				"counts as that one block until it is announced again behind them", size, c.Medium.Name)
+		if own < size && size > max(block, 1) && !exact { // of an engine with several groups, full attention has just evicted the others
+			reportChunks(a, "a chunk of %d tokens on %s came by the hash of its last block, and the blocks before that are not known: it "+
+				"counts as that one block until it is announced again behind them", size*a.reg.BlockSize, c.Medium.Name)
 		}
 		if own < size || !ns.mayHaveChunks(c.Owner.Medium, own) {
 			all, own = append(all[:before], h), 1 // the last block matches only where all do
@@ -161,18 +161,21 @@ func (ns *namespace) blocksBehind(dst []uint64, h uint64, size int, fold uint64)
 
 // blockOf returns how many registered blocks a block of the attention group that an event names is, 0 if that is not known. Of a rank
 // with several groups one hash names a block of each, and those may differ in size.
-func (ns *namespace) blockOf(specs []normalize.Spec, group int) int {
+func (ns *namespace) blockOf(specs []normalize.Spec, e *events.Event) int {
+	if e.Group < 0 && e.GroupKind == "" {
+		return 0
+	}
+	return ns.blockOfGroup(specs, max(e.Group, 0))
+}
+
+// blockOfGroup is blockOf for a group.
+func (ns *namespace) blockOfGroup(specs []normalize.Spec, group int) int {
 	for i := range specs {
 		if specs[i].Group == group {
 			return specs[i].Block / ns.Deployment.Key.BlockSize
 		}
 	}
 	return 0
-}
-
-// sizeOf is blockOf of a group, and 1 where that is not known.
-func (ns *namespace) sizeOf(specs []normalize.Spec, group int) int {
-	return max(ns.blockOf(specs, group), 1)
 }
 
 // withdrawOf removes a block of a group whose blocks are of a size from the holder of a key, or what the holder has of it singly. It
@@ -206,7 +209,7 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 	var blocks []uint64
 	var remaining []int
 	specs := s.specs[key.Rank]
-	block := ns.blockOf(specs, e.Group)
+	block := ns.blockOf(specs, e)
 	had, sizes, exactly := make([]bool, len(e.Hashes)), append([]int{0}, ns.chunks[key.Medium]...), []int{0, 0}
 	ns.Names.Removed(e, func(fold uint64) bool {
 		for i, h := range e.Hashes {
@@ -347,11 +350,14 @@ const enoughDistances = 16
 // decided reports whether size is that of the chunks.
 func (g *chunkGuess) decided() bool { return g.size == 1 || g.seen >= enoughDistances }
 
-// addDistance makes size the greatest common divisor of itself and a distance.
-func (g *chunkGuess) addDistance(distance int) {
-	for g.seen++; distance != 0; {
-		g.size, distance = distance, g.size%distance
+// addDistance makes size the greatest common divisor of itself and a distance in registered blocks, of which the engine's own block has
+// some. A distance inside a block tells nothing: that is the end of a prompt.
+func (g *chunkGuess) addDistance(registered, block int) {
+	if registered%block != 0 {
+		return
 	}
+	g.seen++
+	g.size = tiers.Divisor(g.size, registered/block)
 }
 
 // guessesChunk reports whether how many blocks the hashes of a change stand for is a guess that may change.
@@ -380,7 +386,7 @@ func guessOn(a *applier, medium string) *chunkGuess {
 // as long as that is not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
 // it in the event, or at a multiple of the size from the beginning.
 func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
-	g, block := guessOn(a, c.Medium.Name), ns.sizeOf(a.holdings.specs[c.Owner.Rank], c.Event.Group)
+	g, block := guessOn(a, c.Medium.Name), max(ns.blockOf(a.holdings.specs[c.Owner.Rank], c.Event), 1)
 	switch {
 	case g.said > 0:
 		return g.said * block
@@ -397,9 +403,9 @@ func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) in
 		before, root = ns.Deployment.Index.Inspect().NamesBefore(before[:0], ns.Source, h^fold, normalize.MaxParts)
 		switch at := slices.Index(before, c.Cut.Hashes[max(i-1, 0)]^fold); {
 		case i > 0 && at >= 0:
-			g.addDistance((len(before) - at) / block)
+			g.addDistance(len(before)-at, block)
 		case root && len(before) < normalize.MaxParts:
-			g.addDistance((len(before) + 1) / block)
+			g.addDistance(len(before)+1, block)
 		}
 	}
 	if was.decided() && g.size != was.size {
@@ -409,13 +415,13 @@ func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) in
 	case g.size == 1:
 		a.doctor.Findings.Withdraw(doctor.FindingChunks)
 	case !g.decided() && g.seen > 1:
-		reportChunks(a, "blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a "+
-			"chunk of that many. Once %d distances agree, each counts as such a chunk, and until then as one block; "+remedyChunks,
-			c.Medium.Name, g.size, enoughDistances)
+		reportChunks(a, "blocks on %s are announced by hash alone and without a size, and lie %d of the engine's blocks apart: each seems "+
+			"to stand for a chunk of that many. Once %d distances agree, each counts as such a chunk, and until then as one block; "+
+			remedyChunks, c.Medium.Name, g.size, enoughDistances)
 	case g.decided() && (!was.decided() || g.size != was.size):
 		a.doctor.Findings.Withdraw(doctor.FindingChunks)
-		reportChunks(a, "blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only "+
-			"the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
+		reportChunks(a, "blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d of the engine's "+
+			"blocks, which only the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
 	}
 	if !g.decided() || g.size == 0 {
 		return block
@@ -433,7 +439,8 @@ func reportChunks(a *applier, format string, args ...any) {
 // forgetChunks drops the chunks of a number of the engine's blocks on a medium: the number was a wrong guess.
 func (a *applier) forgetChunks(ns *namespace, medium string, size int) {
 	for key, h := range ns.owners {
-		if key.Medium == medium && key.Chunk == size*ns.sizeOf(a.holdings.specs[key.Rank], key.Group) && !key.Listed {
+		chunk := size * max(ns.blockOfGroup(a.holdings.specs[key.Rank], key.Group), 1)
+		if key.Medium == medium && key.Chunk == chunk && !key.Listed {
 			ns.clear(h)
 		}
 	}

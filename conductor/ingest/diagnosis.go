@@ -180,7 +180,8 @@ func observeHolding(s *Source, held heldBlocks, now time.Time) {
 		h.Blocks += m.Blocks
 	}
 	h.Untold = s.holdings.countUnasked(held)
-	h.Sparse, h.Nameless = isSparse(s.holdings.specs), s.applier.normal.Nameless()
+	h.Sparse = isSparse(s.holdings.specs)
+	h.WithoutKind, h.WithoutSize = s.applier.normal.Waiting()
 	s.doctor.Parents(waiting, h.Blocks, waiting >= cmp.Or(s.shared.catalog.IndexOptions().MaxOrphans, index.DefaultMaxOrphans))
 	if !s.shared.catalog.IsPast() {
 		s.doctor.Weigh(h, now)

@@ -118,7 +118,7 @@ func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) inde
 		number = 0 // the hashes say it, if anything does
 	}
 	if c.Owner.Listed {
-		g, block := guessOn(a, c.Medium.Name), ns.sizeOf(a.holdings.specs[c.Owner.Rank], c.Event.Group)
+		g, block := guessOn(a, c.Medium.Name), max(ns.blockOf(a.holdings.specs[c.Owner.Rank], c.Event), 1)
 		g.said = max(g.said, c.Owner.Chunk/block) // what it cannot describe, it keeps in chunks of that size, too
 	}
 	owner, policy := a.holdings.holder(ns, c.Owner, c.Medium).owners[0], a.holdings.copies(c.Owner)

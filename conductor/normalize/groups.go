@@ -80,11 +80,11 @@ func (s *Spec) NeedIn(size int) tiers.Group {
 }
 
 // NeedBelow returns the group as a hit on a medium below the device depends on it. For a window of w tokens vLLM's OffloadingConnector
-// asks for blocks of w tokens, although attention looks at the w - 1 before the boundary only.
+// asks for blocks of w tokens where a block of the group ends, although attention looks at the w - 1 before the boundary only.
 func (s *Spec) NeedBelow(size int) tiers.Group {
 	g := s.NeedIn(size)
 	if own := g.Block * size; g.Need == tiers.NeedWindow {
-		g.Window = max(1, (s.Window+own-1)/own) * g.Block
+		g.Window, g.Least = max(1, (s.Window+own-1)/own)*g.Block, (s.Window-1+size-1)/size
 	}
 	return g
 }
@@ -102,8 +102,9 @@ type groupKey struct {
 type groupState struct {
 	spec   Spec // without a Kind while that is unknown
 	parked []parkedEvent
-	// unnamed is true once a store has not named the kind of a group that is not group 0, which a ruling has told.
-	unnamed bool
+	// unnamed is true once a ruling has told of a store that does not name the kind, and unsized once so many events waited for the size
+	// of the group's blocks that they wait no longer.
+	unnamed, unsized bool
 }
 
 // parkedEvent waits for the kind of its group, or for the size of its blocks.
@@ -184,16 +185,20 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 		st.unnamed = true
 		r.learned = &Spec{Rank: key.rank, Group: key.group}
 	}
-	known, full := st.spec.Kind != "", len(st.parked) >= maxParked || g.parked >= maxAllParked
-	waits := !known && (key.group > 0 || g.namesKinds(rank) && isBare(e)) || known && g.lacksSize(key, st) && isBare(e) && !full
+	known, crowded := st.spec.Kind != "", len(st.parked) >= maxParked || g.parked >= maxAllParked
+	waitsForKind := !known && (key.group > 0 || isBare(e) && g.namesKinds(rank))
+	waitsForSize := known && g.lacksSize(key, st) && isBare(e)
+	if waitsForSize && crowded {
+		st.unsized, r.ready = true, g.unpark(st)
+	}
 	switch {
 	case len(e.Hashes) == 0: // it names no block, so it changes nothing
 		r.verdict = admit
 	case known && !IndexedGroup(st.spec.Kind):
 		r.verdict = skip
-	case !waits:
+	case !waitsForKind && !waitsForSize, st.unsized:
 		r.verdict = admit
-	case full:
+	case crowded:
 		r.verdict = overflow
 	default:
 		// Its batch will be released.
@@ -351,17 +356,17 @@ func (g *groups) recall(spec Spec) bool {
 		return false
 	}
 	if st.spec.Kind == "" && len(st.parked) == 0 {
-		st.spec = spec
+		st.spec, st.unnamed = spec, spec.Kind == ""
 		g.window = max(g.window, spec.Window)
-		g.several = g.several || !MainGroup(spec.Kind)
+		g.several = g.several || spec.Kind != "" && !MainGroup(spec.Kind)
 	}
 	return true
 }
 
-// specs returns the groups whose kind is known, by rank and number.
+// specs returns the groups whose kind is known or that have stored blocks without it, by rank and number.
 func (g *groups) specs() (all []Spec) {
 	for key, st := range g.states {
-		if st.spec.Kind != "" {
+		if st.spec.Kind != "" || st.unnamed {
 			spec := st.spec
 			spec.Rank, spec.Group = key.rank, key.group
 			all = append(all, spec)

@@ -155,8 +155,8 @@ func New(opts Options) *Normalizer {
 // Reset forgets everything about the publisher, because it begins a new epoch.
 func (n *Normalizer) Reset() { *n = Normalizer{opts: n.opts} }
 
-// Specs returns the attention groups whose kind is known, by rank and number. It returns nil if each rank has one and it is
-// group 0 with full attention.
+// Specs returns the attention groups that are known, by rank and number, without a kind where no event has named it. It returns nil if
+// each rank has one and it is group 0 with full attention.
 func (n *Normalizer) Specs() []Spec {
 	all := n.groups.specs()
 	if slices.ContainsFunc(all, func(s Spec) bool { return s.Group > 0 || !MainGroup(s.Kind) }) {
@@ -165,14 +165,16 @@ func (n *Normalizer) Specs() []Spec {
 	return nil
 }
 
-// Nameless returns how many events wait for the kind of their attention group.
-func (n *Normalizer) Nameless() (events int) {
+// Waiting returns how many events wait for the kind of their attention group, and how many for the size of its blocks.
+func (n *Normalizer) Waiting() (kind, size int) {
 	for _, st := range n.groups.states {
 		if st.spec.Kind == "" {
-			events += len(st.parked)
+			kind += len(st.parked)
+		} else {
+			size += len(st.parked)
 		}
 	}
-	return events
+	return kind, size
 }
 
 // RecallSpec notes what a snapshot says of an attention group. It reports false if the source has too many groups already.
