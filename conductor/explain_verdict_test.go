@@ -62,18 +62,22 @@ func TestVerdicts(t *testing.T) {
 		return []inspect.ExplainedHolder{{Blocks: blocks, Causes: []inspect.Cause{{Reason: inspect.Removed, Text: "Gone."},
 			{Reason: inspect.ChunkInPart, Text: "GPU has a part."}}, Source: registration.Key{Instance: "p"}}}
 	}
-	f(4, "a:3 b:2", "part: a holds 3 of 4 blocks; the next best, b, holds 2. On a, GPU has a part.", func(x *inspect.Explanation) {
+	f(4, "a:3 b:2", "part: a holds 3 of 4 blocks; the next best, b, holds 2. On a: GPU has a part.", func(x *inspect.Explanation) {
 		x.Instances[0].Ranks = inPart(3)
 	})
 	f(4, "a:3", "part: a holds 3 of 4 blocks.", func(x *inspect.Explanation) { x.Instances[0].Ranks = inPart(1) })
 	f(4, "a:3 b:2", "part: a holds 3 of 4 blocks; the next best, b, holds 2.", func(x *inspect.Explanation) {
 		x.Instances[1].Ranks = inPart(2)
 	})
-	f(4, "a:0 b:0", "none: No instance can use the first block of the prompt. On b, GPU has a part.", func(x *inspect.Explanation) {
+	f(4, "a:0 b:0", "none: No instance can use the first block of the prompt. On b: GPU has a part.", func(x *inspect.Explanation) {
 		x.Instances[1].Ranks = inPart(0)
 	})
-	f(4, "a:0 b:0", "none: No instance can use the first block of the prompt. On p, GPU has a part.", func(x *inspect.Explanation) {
+	f(4, "a:0 b:0", "none: No instance can use the first block of the prompt. On p: GPU has a part.", func(x *inspect.Explanation) {
 		x.Pools = inPart(0)
 	})
 	f(4, "a:4", "whole: a holds all 4 blocks.", func(x *inspect.Explanation) { x.Pools = inPart(3) })
+	f(4, "a:0", "none: No instance can use the first block of the prompt. On a: The window has gone.", func(x *inspect.Explanation) {
+		x.Instances[0].Ranks = []inspect.ExplainedHolder{{Causes: []inspect.Cause{
+			{Reason: inspect.AttentionGroup, Text: "The window has gone."}, {Reason: inspect.Removed, Text: "Gone."}}}}
+	})
 }

@@ -123,14 +123,15 @@ func (x *Explanation) Judge() Verdict {
 	return v
 }
 
-// inPart returns a sentence about why a match ends: the prompt shares only a part of a larger block with one of some instances,
-// or with a pool. It returns "" if no match ends so.
+// inPart returns a sentence about why a match ends where blocks are held: the prompt shares only a part of a larger block with one of some
+// instances, or with a pool, or an attention group of the instance lacks what the engine needs to go on. It returns "" if no match
+// ends so.
 func (x *Explanation) inPart(of []ExplainedInstance) string {
 	at := func(name string, holders []ExplainedHolder) string {
 		for _, h := range holders {
 			for _, c := range h.Causes {
-				if c.Reason == ChunkInPart && h.Blocks >= of[0].Row.Longest {
-					return fmt.Sprintf(" On %s, %s", cmp.Or(name, h.Source.Instance), c.Text)
+				if (c.Reason == ChunkInPart || c.Reason == AttentionGroup) && h.Blocks >= of[0].Row.Longest {
+					return fmt.Sprintf(" On %s: %s", cmp.Or(name, h.Source.Instance), c.Text)
 				}
 			}
 		}
