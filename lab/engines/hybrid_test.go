@@ -94,6 +94,9 @@ var offloading = []layout{
 	{"full of 64, windows of 16 and 32", []group{full(64), sliding(16, 32), sliding(32, window)}, 320, nil, exact},
 	{"full and states of 64", []group{full(64), states(64)}, 300, nil, shorter},
 	{"window alone", []group{sliding(16, window)}, 320, nil, shorter},
+	{"drafter's window", []group{full(16), sliding(16, window).drafting()}, 320, dropping("drops_in_windows"), exact},
+	{"drafter, full, window", []group{full(16).drafting(), sliding(16, window)}, 320, options{"drafter": true}, exact},
+	{"drafter", []group{full(16).drafting()}, 200, options{"drafter": true}, exact},
 }
 
 // options returns the options of an engine whose groups keep what retention says.
