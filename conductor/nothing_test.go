@@ -157,6 +157,31 @@ func TestFindNamelessGroups(t *testing.T) {
 	})
 }
 
+// TestFindSizelessGroups: events below the device that name blocks by hashes alone wait until their group says how large its blocks
+// are, and a finding says so.
+func TestFindSizelessGroups(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.run("register s")
+		b.run("store s path=a/b group=0 kind=full_attention")
+		for i := range 4 {
+			b.publish(args{word: "s"}, map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(1000 + i)},
+				"parent_block_hash": nil, "block_size": 0, "token_ids": []int{}, "medium": "CPU",
+				"group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 17})
+		}
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if found := b.finding("unknown_layers"); !strings.Contains(found, "4 events below the device wait, because no event says") {
+			t.Errorf("found %q", found)
+		}
+		b.run("store s path=a/b group=1 kind=sliding_window window=17")
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if found := b.finding("unknown_layers"); found != "" {
+			t.Errorf("found %q although the size is known", found)
+		}
+	})
+}
+
 // TestNothingIsTheSources: a publisher whose topics are no source's is followed by a source that takes one topic alone.
 func TestNothingIsTheSources(t *testing.T) {
 	for topic, want := range map[string]bool{"": true, "kv-events": true, "kv@other@m": false} {

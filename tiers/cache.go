@@ -42,7 +42,8 @@ type Group struct {
 	Number int // as the engine numbers its groups
 	Need   Need
 	Window int // of NeedWindow, a multiple of Block
-	// Least is how many blocks a window looks back, which may end inside a block of the group. It matters below the device only.
+	// Least is how many blocks before the boundary a window looks at, not rounded to blocks of the group. It matters only below the
+	// device, where a hit may end inside a block of the group.
 	Least int
 	Block int // size of a block of the group, at least 1
 	// Drops says that a drafter needs the last block that the group has of a hit computed again: full attention loses a block, and a
@@ -361,12 +362,12 @@ func (f *HitFinder) hitOf(c *foundCache) CacheHit {
 			}
 		}
 	}
-	for i := range cache.Groups {
+	for i := 0; i < len(cache.Groups) && cache.Tier > Device && h.Blocks > h.Start; i++ {
 		end := h.Blocks
 		if cache.Groups[i].Need == NeedAll { // its chunk may end behind the hit
 			end = whole
 		}
-		if cache.Tier > Device && h.Blocks > h.Start && c.isPart(i, h.Start, end) {
+		if c.isPart(i, h.Start, end) {
 			h.Group, h.Refused, h.Blocks = -1, h.Blocks, h.Start
 		}
 	}

@@ -51,7 +51,7 @@ func (s *holdings) learnGroup(spec *normalize.Spec) {
 	}
 }
 
-// reportGroups reports the groups of a rank of which events do not tell what they need.
+// reportGroups adds a finding for each group of a rank if its events leave out what a hit depends on.
 func reportGroups(d *doctor.Doctor, specs []normalize.Spec, reg *registration.Registration) {
 	for i := range specs {
 		if why := whyUnknown(specs, i, reg.BlockSize, reg.Drafter); why != "" {
@@ -61,7 +61,8 @@ func reportGroups(d *doctor.Doctor, specs []normalize.Spec, reg *registration.Re
 	}
 }
 
-// whyUnknown says why it is not known what group i of a rank needs, "" if it is known or Doctor.weighGroups tells.
+// whyUnknown says what events leave out about group i of a rank. It returns "" if they leave out nothing, or the kind, which
+// Doctor.weighGroups reports.
 func whyUnknown(specs []normalize.Spec, i, size int, drafter string) string {
 	spec := &specs[i]
 	switch g := spec.NeedIn(size); {
@@ -131,7 +132,7 @@ func (s *holdings) cacheOf(ns *namespace, key normalize.Owner) (*tiers.Cache, ui
 	return cache, uint32(at)
 }
 
-// withFull returns the groups of a rank. If no event has named the kind of one, group 0 has full attention.
+// withFull returns the groups of a rank. If no event has named any kind, it adds group 0 with full attention, as EVENT-1 says.
 func withFull(specs []normalize.Spec, rank int32) []normalize.Spec {
 	if slices.ContainsFunc(specs, func(g normalize.Spec) bool { return g.Kind != "" }) {
 		return specs
@@ -139,7 +140,7 @@ func withFull(specs []normalize.Spec, rank int32) []normalize.Spec {
 	return slices.Insert(slices.Clone(specs), 0, normalize.Spec{Rank: rank, Kind: fullAttention})
 }
 
-// noteLoads notes that the connector of a rank loads chunks of several blocks whole.
+// noteLoads remembers that the connector of a rank loads chunks of several blocks, and only whole ones.
 func noteLoads(s *holdings, ns *namespace, rank int32) {
 	if ns.loads[rank] {
 		return
@@ -219,8 +220,8 @@ func setDrops(c *tiers.Cache, specs []normalize.Spec, drafter string) {
 	}
 }
 
-// hidesBlocks reports whether events do not tell which blocks the window of a group keeps: it keeps some for a drafter, and full attention
-// does not name all of them. See sparse.go.
+// hidesBlocks reports whether events leave out which blocks the window of group i has. That is so if it keeps one more for a drafter and
+// full attention, whose blocks are larger, does not name them all. See sparse.go.
 func hidesBlocks(specs []normalize.Spec, i int, drafter string) bool {
 	return dropsInWindows(drafter, specs) && hasFull(specs) && !namesAll(specs, specs[i].Block)
 }

@@ -41,3 +41,37 @@ func TestLearnedGroupCosts(t *testing.T) {
 		}
 	}
 }
+
+// TestChunkDistances: chunks are guessed in the engine's own blocks, and the end of a prompt inside a block says nothing about them.
+func TestChunkDistances(t *testing.T) {
+	var g chunkGuess
+	for range enoughDistances {
+		g.addDistance(1, 4)
+		g.addDistance(6, 4)
+	}
+	if g.decided() || g.size != 0 {
+		t.Errorf("ends of prompts decided for chunks of %d blocks", g.size)
+	}
+	for i := range enoughDistances {
+		g.addDistance(8*(i+1), 4)
+	}
+	if !g.decided() || g.size != 2 {
+		t.Errorf("chunks have %d blocks, want 2", g.size)
+	}
+}
+
+// TestSparseGroups: if no event names a kind, group 0 has full attention, so the engine does not count as one without it.
+func TestSparseGroups(t *testing.T) {
+	for _, c := range []struct {
+		specs []normalize.Spec
+		want  bool
+	}{
+		{[]normalize.Spec{{Group: 1}}, false},
+		{[]normalize.Spec{{Group: 0, Kind: "full_attention"}, {Group: 1, Kind: "sliding_window"}}, false},
+		{[]normalize.Spec{{Group: 0, Kind: "sliding_window"}}, true},
+	} {
+		if got := isSparse(map[int32][]normalize.Spec{0: c.specs}); got != c.want {
+			t.Errorf("%+v: sparse is %v", c.specs, got)
+		}
+	}
+}

@@ -57,12 +57,13 @@ func (ns *namespace) noteChunks(key normalize.Owner) {
 
 // putHashes stores blocks that come by their hashes alone. A hash may stand for a chunk.
 func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
-	if specs := a.holdings.specs[c.Owner.Rank]; c.Runs && !namesAll(specs, c.Event.BlockSize) && !dropsInWindows(a.reg.Drafter, specs) {
+	specs := a.holdings.specs[c.Owner.Rank]
+	if c.Runs && !namesAll(specs, c.Event.BlockSize) && !dropsInWindows(a.reg.Drafter, specs) {
 		return a.putRuns(ns, c, at)
 	}
-	size := c.Chunk
-	if size == 0 { // vLLM's OffloadingConnector alone does that
-		if size = a.guessChunk(ns, c, at.Fold); size > max(ns.blockOf(a.holdings.specs[c.Owner.Rank], c.Event), 1) {
+	size, block := c.Chunk, ns.blockOf(specs, c.Event)
+	if size == 0 { // only vLLM's OffloadingConnector leaves the size out
+		if size = a.guessChunk(ns, c, max(block, 1), at.Fold); size > max(block, 1) {
 			noteLoads(a.holdings, ns, c.Owner.Rank)
 		}
 	}
@@ -80,8 +81,6 @@ func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing
 	}
 	var all []uint64
 	chunk, from := 0, 0 // of all[from:]
-	specs := a.holdings.specs[c.Owner.Rank]
-	block := ns.blockOf(specs, c.Event)
 	exact := len(specs) > 1 && block > 0 && c.Chunk > 0 && c.Medium.Tier == tiers.Device
 	for _, h := range c.Cut.Hashes {
 		before := len(all)
@@ -335,8 +334,8 @@ func (s *holdings) keepSingle(ns *namespace, o index.Owner, c *normalize.Change,
 	}
 }
 
-// chunkGuess learns how many of the engine's blocks the chunks on a medium have, from the distances between chunks whose
-// events do not say it. It is the same number for all groups of a connector.
+// chunkGuess learns how many of the engine's blocks make a chunk on a medium, from the distances between chunks whose
+// events do not say it. A connector uses the same number for all attention groups.
 type chunkGuess struct {
 	size int // greatest common divisor of the distances, in blocks; 0 before the first
 	seen int // distances
@@ -350,8 +349,8 @@ const enoughDistances = 16
 // decided reports whether size is that of the chunks.
 func (g *chunkGuess) decided() bool { return g.size == 1 || g.seen >= enoughDistances }
 
-// addDistance makes size the greatest common divisor of itself and a distance in registered blocks, of which the engine's own block has
-// some. A distance inside a block tells nothing: that is the end of a prompt.
+// addDistance narrows the guess by a distance between two chunks, in registered blocks. The engine's own block is block of those. If the
+// distance ends inside one, it says nothing about chunks, because there a prompt ended.
 func (g *chunkGuess) addDistance(registered, block int) {
 	if registered%block != 0 {
 		return
@@ -382,11 +381,11 @@ func guessOn(a *applier, medium string) *chunkGuess {
 	return g
 }
 
-// guessChunk returns how many registered blocks the hashes of an event without a size stand for, those of one of the engine's blocks
-// as long as that is not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
-// it in the event, or at a multiple of the size from the beginning.
-func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
-	g, block := guessOn(a, c.Medium.Name), max(ns.blockOf(a.holdings.specs[c.Owner.Rank], c.Event), 1)
+// guessChunk returns how many registered blocks each hash of an event without a size stands for. Until it can tell, that is one of the
+// engine's own blocks, which is block registered ones. The first chunk of a prompt begins where the prompt does, another one ends behind
+// the hash before it in the event, or at a multiple of the size from the beginning.
+func (a *applier) guessChunk(ns *namespace, c *normalize.Change, block int, fold uint64) int {
+	g := guessOn(a, c.Medium.Name)
 	switch {
 	case g.said > 0:
 		return g.said * block
@@ -436,7 +435,7 @@ func reportChunks(a *applier, format string, args ...any) {
 	a.doctor.Findings.Report(doctor.FindingChunks, format, args...)
 }
 
-// forgetChunks drops the chunks of a number of the engine's blocks on a medium: the number was a wrong guess.
+// forgetChunks drops all chunks of size blocks of the engine on a medium, because that size was a wrong guess.
 func (a *applier) forgetChunks(ns *namespace, medium string, size int) {
 	for key, h := range ns.owners {
 		chunk := size * max(ns.blockOfGroup(a.holdings.specs[key.Rank], key.Group), 1)

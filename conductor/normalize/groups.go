@@ -102,9 +102,10 @@ type groupKey struct {
 type groupState struct {
 	spec   Spec // without a Kind while that is unknown
 	parked []parkedEvent
-	// unnamed is true once a ruling has told of a store that does not name the kind, and unsized once so many events waited for the size
-	// of the group's blocks that they wait no longer.
-	unnamed, unsized bool
+	// unnamed is true if the group has stored blocks without naming its kind, and a ruling has said so.
+	unnamed bool
+	// unsized is true if too many events waited for the size of the group's blocks. No event waits for it any more.
+	unsized bool
 }
 
 // parkedEvent waits for the kind of its group, or for the size of its blocks.
@@ -129,7 +130,7 @@ type verdict uint8
 
 const (
 	admit    verdict = iota // index it
-	park                    // wait for what is not known of its group
+	park                    // keep it until the kind of its group, or the size of the group's blocks, is known
 	skip                    // another group's
 	overflow                // would wait, but too many do
 	beyond                  // of a group beyond the bounds
@@ -188,15 +189,15 @@ func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 	known, crowded := st.spec.Kind != "", len(st.parked) >= maxParked || g.parked >= maxAllParked
 	waitsForKind := !known && (key.group > 0 || isBare(e) && g.namesKinds(rank))
 	waitsForSize := known && g.lacksSize(key, st) && isBare(e)
-	if waitsForSize && crowded {
-		st.unsized, r.ready = true, g.unpark(st)
+	if waitsForSize && crowded { // a later removal must not overtake the stores that wait
+		st.unsized, r.ready, waitsForSize = true, g.unpark(st), false
 	}
 	switch {
 	case len(e.Hashes) == 0: // it names no block, so it changes nothing
 		r.verdict = admit
 	case known && !IndexedGroup(st.spec.Kind):
 		r.verdict = skip
-	case !waitsForKind && !waitsForSize, st.unsized:
+	case !waitsForKind && !waitsForSize:
 		r.verdict = admit
 	case crowded:
 		r.verdict = overflow
@@ -216,13 +217,13 @@ func isBare(e *events.Event) bool {
 	return len(e.Tokens) == 0 && e.BlockSize == 0 && tiers.ParseMedium(e.Medium).Tier > tiers.Device
 }
 
-// lacksSize reports whether it is not known how large the blocks of a group are, though its rank has others: a hash names a block of
-// each.
+// lacksSize reports whether events of a group have to wait until the size of its blocks is known. They do if the rank has other groups,
+// because one hash names a block of each, and these may be larger.
 func (g *groups) lacksSize(key groupKey, st *groupState) bool {
-	return st.spec.Block == 0 && g.ofRank[key.rank] > 1
+	return st.spec.Block == 0 && g.ofRank[key.rank] > 1 && !st.unsized
 }
 
-// unpark returns the events of a group that wait, which then do so no longer.
+// unpark returns the waiting events of a group and forgets them.
 func (g *groups) unpark(st *groupState) []parkedEvent {
 	all := st.parked
 	g.parked -= len(all)

@@ -184,3 +184,46 @@ func TestBatchAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", got)
 	}
 }
+
+// TestEventsWaitForSize: events below the device that name hashes alone wait until their group says how large its blocks are, and leave in
+// the order in which they came. If too many wait, they all go on.
+func TestEventsWaitForSize(t *testing.T) {
+	for _, waiting := range []int{2, maxParked} {
+		n, order := alone(Options{}), ""
+		send := func(e events.Event) {
+			for _, c := range n.Batch(&events.Batch{Events: []events.Event{e}}).Changes {
+				if c.Kind != Learned {
+					order += fmt.Sprint(c.Event.Hashes[0], " ")
+				}
+			}
+		}
+		full := stored(1, 16)
+		full.Group, full.GroupKind, full.Hashes = 0, "full_attention", []uint64{1 << 20}
+		send(full)
+		bare := events.Event{Kind: events.Stored, Group: 1, GroupKind: "sliding_window", Window: 17, BaseBlock: -1, Medium: "CPU"}
+		for i := range waiting {
+			bare.Hashes = []uint64{uint64(i)}
+			send(bare)
+		}
+		if kind, size := n.Waiting(); order != fmt.Sprint(1<<20, " ") || kind != 0 || size != waiting {
+			t.Errorf("%d events: %d wait for a kind and %d for a size, and these went on: %s", waiting, kind, size, order)
+		}
+		order = ""
+		last := events.Event{Kind: events.Removed, Group: 1, BaseBlock: -1, Medium: "CPU", Hashes: []uint64{0}}
+		if waiting < maxParked {
+			last = stored(1, 32)
+			last.Group, last.GroupKind, last.Window, last.Hashes = 1, "sliding_window", 17, []uint64{7}
+		}
+		send(last)
+		want := ""
+		for i := range waiting {
+			want += fmt.Sprint(i, " ")
+		}
+		if want += fmt.Sprint(last.Hashes[0], " "); order != want {
+			t.Errorf("%d events: went on as %.60s, want %.60s", waiting, order, want)
+		}
+		if _, size := n.Waiting(); size != 0 {
+			t.Errorf("%d events: %d still wait", waiting, size)
+		}
+	}
+}
