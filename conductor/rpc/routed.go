@@ -213,6 +213,8 @@ func (s *service) RoutedStream(stream grpc.BidiStreamingServer[pb.RoutedRequest,
 		var next streamed
 		select {
 		case next = <-requests:
+		case <-ctx.Done(): // receive may have ended without a word
+			return ctx.Err()
 		case <-s.server.stopping:
 			return errStopping
 		}

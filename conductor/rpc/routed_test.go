@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -343,6 +345,29 @@ func TestRoutedStream(t *testing.T) {
 	must.Succeed(t, r.server.Shutdown(ctx))
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the end is %v", err)
+	}
+}
+
+// goneStream is a stream whose client is gone.
+type goneStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s goneStream) Context() context.Context { return s.ctx }
+func (s goneStream) RecvMsg(any) error        { return s.ctx.Err() }
+
+// TestRoutedStreamEndsWithItsClient ends the client at the moment when the handler waits for its next request, and the goroutine
+// that receives may hear of the end before it is its turn, or after. Either ends the call.
+func TestRoutedStreamEndsWithItsClient(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		stream := &grpc.GenericServerStream[pb.RoutedRequest, pb.RoutedResponse]{ServerStream: goneStream{ctx: ctx}}
+		if err := (&service{server: r.server}).RoutedStream(stream); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
 	}
 }
 
