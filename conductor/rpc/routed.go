@@ -206,15 +206,14 @@ func (s *service) RoutedStream(stream grpc.BidiStreamingServer[pb.RoutedRequest,
 		return err
 	}
 	defer s.server.opts.Watches.endCall(flow)
-	turns, requests := make(chan struct{}, 1), make(chan streamed)
+	turns, requests := make(chan struct{}, 1), make(chan streamed, 1) // there is room: of both at most one is under way
+	defer close(turns)
 	go receive(stream, turns, requests)
 	for n := uint64(1); ; n++ {
-		turns <- struct{}{} // there is room: receive has taken the one before
+		turns <- struct{}{}
 		var next streamed
 		select {
 		case next = <-requests:
-		case <-ctx.Done(): // receive may have ended without a word
-			return ctx.Err()
 		case <-s.server.stopping:
 			return errStopping
 		}
@@ -250,25 +249,13 @@ type streamed struct {
 	err error
 }
 
-// receive passes the requests of a stream on until it ends, one for each turn. A handler cannot wait for its client and for
-// the end of its server at once. Recv ends the call at the first fault, also if the response to the request before is still to be
-// sent, so it waits for that.
+// receive passes a request of a stream on for each turn, or how the stream ends. A handler cannot wait for its client and for the
+// end of its server at once. Recv ends the call at the first fault, also if the response to the request before is still to be sent,
+// so it waits for that.
 func receive(stream grpc.BidiStreamingServer[pb.RoutedRequest, pb.RoutedResponse], turns <-chan struct{}, to chan<- streamed) {
-	for {
-		select {
-		case <-turns:
-		case <-stream.Context().Done():
-			return
-		}
-		in, err := stream.Recv()
-		select {
-		case to <- streamed{in, err}:
-		case <-stream.Context().Done(): // also when the handler has returned
-			return
-		}
-		if err != nil {
-			return
-		}
+	for range turns {
+		in, err := stream.Recv() // it returns when the client is gone, or the handler has returned
+		to <- streamed{in, err}
 	}
 }
 

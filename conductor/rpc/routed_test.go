@@ -357,8 +357,8 @@ type goneStream struct {
 func (s goneStream) Context() context.Context { return s.ctx }
 func (s goneStream) RecvMsg(any) error        { return s.ctx.Err() }
 
-// TestRoutedStreamEndsWithItsClient ends the client at the moment when the handler waits for its next request, and the goroutine
-// that receives may hear of the end before it is its turn, or after. Either ends the call.
+// TestRoutedStreamEndsWithItsClient: a call ends if its client is gone, also if the goroutine that receives could know that before the
+// handler asks it for a request. It must not keep that to itself.
 func TestRoutedStreamEndsWithItsClient(t *testing.T) {
 	r := newRig(t)
 	ctx, cancel := context.WithCancel(t.Context())
