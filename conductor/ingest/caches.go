@@ -190,8 +190,8 @@ func (ns *namespace) newCache(name cacheKey, specs []normalize.Spec, group int, 
 			fine = fine || groups[i].Need == tiers.NeedState
 		}
 	}
-	// Only state-space layers are cached inside a block, and full attention announces such ends all the same. Connectors load them where
-	// all groups have blocks of one size.
+	// A hit ends inside a block only if there are state-space layers, although full attention announces such ends in any case. A connector
+	// loads up to such an end only if all groups have blocks of one size.
 	if !fine || below && sizesDiffer(specs) {
 		unit = 0
 	}
