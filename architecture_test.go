@@ -114,7 +114,7 @@ var table = []room{
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// What a source is, as a value: its fields, their faults and their forms.
 	{dir: "conductor/registration", rooms: []string{"conductor/doctor", "conductor/invalid", "conductor/pool", "conductor/scope",
-		"events/tape", "events/zmq", "index", "index/hash", "tiers"},
+		"events/reach", "events/tape", "events/zmq", "index", "index/hash", "redact", "tiers"},
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Deployments with their indexes, and as much of sources as queries need.
 	{dir: "conductor/catalog", rooms: []string{"conductor/doctor", "conductor/expect", "conductor/kept", "conductor/lifetime",

@@ -76,6 +76,17 @@ type Registration struct {
 	// register again with other aliases; the blocks stay.
 	Aliases []string `json:"aliases,omitempty"`
 
+	// Adapters (LoRA) that requests call by a name of their own in the place of the model, as vLLM lists
+	// them in /v1/models: a query for one of them as `model` is a query for the model with that
+	// `lora_name`. With discover the engine tells them. You can register again with other adapters; the
+	// blocks stay. Not for pools.
+	Adapters []string `json:"adapters,omitempty"`
+
+	// Where the engine takes requests: the base URL of its HTTP server, such as http://10.0.0.7:8000.
+	// Routers that ask for it find it in their answers. With discover it is the URL that Conductor asks.
+	// You can register again with another address; the blocks stay. Not for pools.
+	Address string `json:"address,omitempty"`
+
 	// What it means if a block is stored twice. With count it leaves after as many removals as stores,
 	// with set at the first removal: choose set for a publisher that repeats stores but not removals. When
 	// absent, the setting stream.copies decides. Not for pools.

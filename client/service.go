@@ -45,6 +45,10 @@ type Service struct {
 	Serves []string
 	// Further names of the model in queries; absent without any.
 	Aliases []string
+	// Adapters that queries may name in the place of the model; absent without any.
+	Adapters []string
+	// Where the engine takes requests; absent where that is not known.
+	Address string
 	// Whether a block that is stored twice leaves after as many removals as stores (`count`) or at the
 	// first removal (`set`); absent if the setting stream.copies decides.
 	Copies string

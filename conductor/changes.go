@@ -17,7 +17,7 @@ const LookAgain = time.Second
 // LookAgain.
 func (v View) Changes(q *match.Query) <-chan struct{} {
 	d := v.conductor.catalog.Deployment(scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant),
-		Model: v.conductor.catalog.Models().Resolve(q.Tenant, q.Model), BlockSize: q.BlockSize})
+		Model: v.conductor.catalog.Models().Resolve(q.Tenant, q.Model).Model, BlockSize: q.BlockSize})
 	if d == nil {
 		return nil
 	}

@@ -13,7 +13,7 @@ func (v Inspection) Explain(q *match.Query) (*inspect.Explanation, error) {
 		return nil, err
 	}
 	meant := *q
-	meant.Model = v.conductor.catalog.Models().Resolve(q.Tenant, q.Model)
+	v.conductor.resolve(&meant)
 	out := View(v).inspector().Explain(&meant)
 	if err := v.conductor.Unserved(q.Tenant, q.Model); err != nil { // see admits
 		return nil, err

@@ -23,8 +23,7 @@ func (v View) Routed(r *match.Routed) (unsynced []status.SourceState, err error)
 	if err := v.admits(&r.Query); err != nil || v.ownReport() {
 		return nil, err
 	}
-	c, asked := v.conductor, r.Model
-	r.Model = c.catalog.Models().Resolve(r.Tenant, asked)
+	c, asked := v.conductor, v.conductor.resolve(&r.Query)
 	members, err := c.matcher.Report(r)
 	for _, m := range members {
 		st := m.Status()
@@ -36,7 +35,7 @@ func (v View) Routed(r *match.Routed) (unsynced []status.SourceState, err error)
 	if err == nil {
 		v.mirrorRouted(r)
 	}
-	r.Model = asked
+	r.Model, r.Lora = asked.Model, asked.Lora
 	return unsynced, err
 }
 

@@ -263,7 +263,7 @@ func (b *bench) register(a args) string {
 	if _, ok := a.keys["capacity_blocks"]; ok {
 		body["capacity_blocks"] = a.number("capacity_blocks", 0)
 	}
-	for _, field := range []string{"serves", "aliases", "may_announce"} {
+	for _, field := range []string{"serves", "aliases", "adapters", "may_announce"} {
 		if names, ok := a.keys[field]; ok {
 			body[field] = strings.Split(names, ",")
 		}

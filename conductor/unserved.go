@@ -62,7 +62,7 @@ func (c *Conductor) Unserved(tenant, model string) error {
 	if c.serving == nil {
 		return nil
 	}
-	shard := scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: c.catalog.Models().Resolve(tenant, model)}
+	shard := scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: c.catalog.Models().Resolve(tenant, model).Model}
 	if err := c.serving.Serves(shard); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (v View) ServesModel(model string) error {
 		case err.Shard == (scope.Shard{}):
 			return err
 		case !v.reader.Tenants.Has(err.Shard.Tenant),
-			model != "" && err.Shard.Model != v.conductor.catalog.Models().Resolve(err.Shard.Tenant, model):
+			model != "" && err.Shard.Model != v.conductor.catalog.Models().Resolve(err.Shard.Tenant, model).Model:
 		case all == nil:
 			all = &UnservedError{err.Shard, err.Serving}
 		default:

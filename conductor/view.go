@@ -91,16 +91,24 @@ func (v View) Answer(q *match.Query, use func(*match.Answer)) error {
 		return err
 	}
 	q.Clock = v.clock
-	asked := q.Model
-	q.Model = v.conductor.catalog.Models().Resolve(q.Tenant, asked)
+	asked := v.conductor.resolve(q)
 	var away error
 	v.conductor.Answer(q, func(a *match.Answer) {
 		if away = v.conductor.Unserved(q.Tenant, q.Model); away == nil {
 			use(a)
 		}
 	})
-	q.Model = asked
+	q.Model, q.Lora = asked.Model, asked.Lora
 	return away
+}
+
+// resolve replaces the name that a query gives as its model by what that means, and returns what it gave. An adapter that it
+// names besides counts.
+func (c *Conductor) resolve(q *match.Query) (asked registration.Meaning) {
+	asked = registration.Meaning{Model: q.Model, Lora: q.Lora}
+	means := c.catalog.Models().Resolve(q.Tenant, q.Model)
+	q.Model, q.Lora = means.Model, cmp.Or(q.Lora, means.Lora)
+	return asked
 }
 
 // admits returns the errors of Answer that come before it. A shard that is let go loses its blocks while
@@ -123,7 +131,7 @@ func (v View) BlockSizes(p scope.Shard) ([]int, error) {
 	if err := v.May(p.Tenant); err != nil {
 		return nil, err
 	}
-	p.Model = v.conductor.catalog.Models().Resolve(p.Tenant, p.Model)
+	p.Model = v.conductor.catalog.Models().Resolve(p.Tenant, p.Model).Model
 	if err := v.conductor.Unserved(p.Tenant, p.Model); err != nil {
 		return nil, err
 	}

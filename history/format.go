@@ -20,7 +20,7 @@ const (
 	magic = "KVSNAP\r\n" // a transfer that changes line ends shows
 	// newest and oldest are the versions that are read. What is written has the oldest version whose readers know all
 	// that is in it: see docs/formats.md.
-	newest     = 3
+	newest     = 4
 	oldest     = 2
 	headerSize = 36
 	// sectionSize is the bytes of a section before its payload.

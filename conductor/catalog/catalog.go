@@ -27,8 +27,8 @@ type Catalog struct {
 	members    map[registration.Key]*Member     // guarded by mu
 	byKey      map[scope.Deployment]*Deployment // guarded by mu
 	sizes      sizesByShard                     // guarded by mu
-	changes    kept.Log[registration.Key]       // of members that came, went or changed their aliases
-	aliases    aliases                          // of the members, see models.go
+	changes    kept.Log[registration.Key]       // of members that came, went or changed a live field
+	further    furtherNames                     // of the members, see models.go
 	shared     SharedNames                      // nil is none, see UseSharedNames
 	prefixRoom *prefixes.Room
 	expected   *expect.Table // of all deployments
@@ -61,7 +61,7 @@ func New(o Options) *Catalog {
 	}
 }
 
-// Changes has the sources that came, went or changed their aliases.
+// Changes has the sources that came, went or changed a live field.
 func (c *Catalog) Changes() *kept.Log[registration.Key] { return &c.changes }
 
 // Join makes a member's instance visible in the deployment it is registered for. Pools are never rows.
@@ -73,7 +73,7 @@ func (c *Catalog) Replace(old, m *Member) {
 	defer c.mu.Unlock()
 	if m != nil { // first, so that a deployment which both are in stays
 		c.members[m.Key()] = m
-		c.aliases.countMember(m, 1)
+		c.further.countMember(m, 1)
 		d := c.deploymentOf(m.Registration.Deployment())
 		d.refs++
 		if m.Registration.IsPool() {
@@ -93,7 +93,7 @@ func (c *Catalog) Replace(old, m *Member) {
 			delete(c.members, old.Key())
 		}
 		c.changes.Note(old.Key())
-		c.aliases.countMember(old, -1)
+		c.further.countMember(old, -1)
 		d := c.byKey[old.Registration.Deployment()]
 		if old.Registration.IsPool() {
 			delete(d.pooled, old)

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -74,7 +75,7 @@ type seenInstance struct {
 type Instance struct {
 	ID      int32
 	Name    string
-	Address string  // by which routers know it, "" if they do not: see workerAddress
+	Address string  // where it takes requests, of its first rank that is registered with one, else see workerAddress
 	Ranks   []int32 // registered ranks, ascending
 	loras   map[string]bool
 	Members []*Member // by rank
@@ -198,6 +199,9 @@ func (d *Deployment) rebuild() {
 			r.Ranks = append(r.Ranks, int32(m.Registration.Rank))
 			r.loras[m.Registration.Lora] = true
 			maps.Copy(r.loras, m.announced)
+			for _, adapter := range m.Registered().Adapters {
+				r.loras[adapter] = true
+			}
 			r.Members = append(r.Members, m)
 			r.Approximate = r.Approximate || m.Registration.IsApproximate()
 		}
@@ -207,6 +211,9 @@ func (d *Deployment) rebuild() {
 		slices.Sort(r.Ranks)
 		r.Ranks = slices.Compact(r.Ranks)
 		slices.SortFunc(r.Members, func(a, b *Member) int { return a.Registration.Rank - b.Registration.Rank })
+		for _, m := range slices.Backward(r.Members) {
+			r.Address = cmp.Or(m.Registered().Address, r.Address)
+		}
 		rows = append(rows, r)
 	}
 	slices.SortFunc(rows, func(a, b Instance) int { return strings.Compare(a.Name, b.Name) })

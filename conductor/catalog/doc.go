@@ -15,7 +15,7 @@
 //  2. An owner's descriptor is in Owners before its first block is in the index, so a query that finds an owner in a match
 //     finds its descriptor too.
 //  3. Instances and Roster never change once published. Many registrations in a row cost one rebuild, by the next query.
-//  4. Registration of a member never changes; only its aliases do.
+//  4. Registration of a member never changes; only what Registered has besides does.
 //
 // All methods are safe for concurrent use. Catalog.mu guards the maps; a query takes it for reading, for one map lookup.
 // Under it names.Table.mu, the locks of findings, of a bell and of expect.Table are taken, and once for a deployment that of

@@ -17,7 +17,7 @@ import (
 
 // Member is one source as its deployment and queries see it. What follows its publisher is not known here.
 type Member struct {
-	Registration registration.Registration // never changed; Registered has the aliases of now
+	Registration registration.Registration // never changed; Registered has the live fields of now
 	Profile      hash.Profile              // of Registration
 	Findings     *doctor.Findings
 	Ranks        *doctor.Ranks        // that its batches have named
@@ -26,9 +26,9 @@ type Member struct {
 	Window       atomic.Int64         // the largest sliding window that a group of it announced, in tokens
 	Heard        atomic.Int64         // when its last batch with events was applied, see steady.Nanos; 0: none was
 
-	aliases    atomic.Pointer[[]string] // in place of those of Registration, never nil; changed under Catalog.mu
-	Home       *Deployment              // that it is registered for, nil for a pool; set by Join
-	InstanceID int32                    // the number of its instance there
+	registered atomic.Pointer[registration.Registration] // Registration with the live fields of now; changed under Catalog.mu
+	Home       *Deployment                               // that it is registered for, nil for a pool; set by Join
+	InstanceID int32                                     // the number of its instance there
 
 	// announced has the adapters under which the source stored blocks without being registered for
 	// them. Those that the deployment has forgotten leave it when it has mostAnnounced. Guarded by
@@ -43,12 +43,12 @@ type Member struct {
 func NewMember(r registration.Registration, findings *doctor.Findings, status func() stream.Status) *Member {
 	m := &Member{Registration: r, Profile: r.ResolvedProfile(), Findings: findings, Status: status,
 		Ranks: doctor.NewRanks(r.Key().String(), r.Rank, findings)}
-	m.aliases.Store(&r.Aliases)
+	m.registered.Store(&r)
 	return m
 }
 
 // Aliases returns the further names of the source's model that it has now.
-func (m *Member) Aliases() []string { return *m.aliases.Load() }
+func (m *Member) Aliases() []string { return m.Registered().Aliases }
 
 // HasLeft reports whether the source was unregistered or replaced. Its blocks go after that.
 func (m *Member) HasLeft() bool { return m.left.Load() }
@@ -56,12 +56,8 @@ func (m *Member) HasLeft() bool { return m.left.Load() }
 // Key returns the key of the source.
 func (m *Member) Key() registration.Key { return m.Registration.Key() }
 
-// Registered returns the registration of the source with the aliases that it has now.
-func (m *Member) Registered() registration.Registration {
-	r := m.Registration
-	r.Aliases = m.Aliases()
-	return r
-}
+// Registered returns the registration of the source with the live fields that it has now. It must not be changed.
+func (m *Member) Registered() *registration.Registration { return m.registered.Load() }
 
 // IsAlias reports whether a name is an alias of the source's model.
 func (m *Member) IsAlias(name string) bool { return slices.Contains(m.Aliases(), name) }

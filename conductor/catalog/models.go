@@ -15,18 +15,18 @@ import (
 )
 
 // An engine may serve its model under several names. A registration has one as its model, which says
-// to which deployment its blocks belong, and all others as aliases:
+// to which deployment its blocks belong, and all others as aliases. Adapters of the model have names of their own:
 //
 //	registrations --NamesOf--> Names
-//	query for a name --Models.Resolve--> the model of its tenant that the name means --> deployment
+//	query for a name --Models.Resolve--> the model of its tenant that the name means, and the adapter --> deployment
 //
-// A name means a model if that is the only one of the tenant that has it, as its own or as an alias. So
-// a model that is registered under the name wins over aliases, and a name that several models have
-// as an alias means none of them. The order of registrations does not matter.
+// A name means a model or an adapter if that is the only one of the tenant that has it, as its own or as an alias. So
+// a model that is registered under the name wins over aliases and adapters, and a name that several have
+// means none of them. The order of registrations does not matter.
 
 // SharedNames is what the replicas of a group know together, which is more than what one of them follows.
 type SharedNames interface {
-	// Names are the aliases of all registrations of the group, as far as they are known.
+	// Names are the aliases and adapters of all registrations of the group, as far as they are known.
 	Names() registration.Names
 	// Models are the models of a tenant that are registered in the group.
 	Models(tenant string) []string
@@ -35,34 +35,41 @@ type SharedNames interface {
 // UseSharedNames lets queries find the names that replicas share. Call it before the first query.
 func (c *Catalog) UseSharedNames(n SharedNames) { c.shared = n }
 
-// aliases are those of the members of a catalog. The next query after a change gathers them.
-type aliases struct {
-	having   int // sources with aliases, as a rule none; guarded by Catalog.mu
+// furtherNames are the aliases and adapters of the members of a catalog. The next query after a change gathers them.
+type furtherNames struct {
+	having   int // sources with any, as a rule none; guarded by Catalog.mu
 	outdated atomic.Bool
 	names    atomic.Pointer[registration.Names]
 }
 
-// SetAliases changes the further names of a registered source's model. Its blocks stay.
-func (c *Catalog) SetAliases(m *Member, names []string) {
+// SetLive lets a registered source have the live fields of another registration. Its blocks stay.
+func (c *Catalog) SetLive(m *Member, of *registration.Registration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.aliases.countMember(m, -1)
-	m.aliases.Store(&names)
-	c.aliases.countMember(m, 1)
+	now, changed := registration.WithLive(*m.Registered(), of)
+	if !changed {
+		return
+	}
+	c.further.countMember(m, -1)
+	m.registered.Store(&now)
+	c.further.countMember(m, 1)
+	if m.Home != nil {
+		c.publish(m.Home, m)
+	}
 	c.changes.Note(m.Key())
 }
 
 // countMember notes that a member came or went. Catalog.mu is held.
-func (a *aliases) countMember(m *Member, n int) {
-	if len(m.Aliases()) > 0 {
+func (a *furtherNames) countMember(m *Member, n int) {
+	if r := m.Registered(); len(r.Aliases)+len(r.Adapters) > 0 {
 		a.having += n
 	}
 	a.outdated.Store(true)
 }
 
-// aliasNames returns the aliases of all sources.
-func (m Models) aliasNames() registration.Names {
-	c, a := m.catalog, &m.catalog.aliases
+// names returns the aliases and adapters of all sources.
+func (m Models) names() registration.Names {
+	c, a := m.catalog, &m.catalog.further
 	if a.outdated.Load() {
 		c.mu.Lock()
 		if a.outdated.Load() {
@@ -70,7 +77,7 @@ func (m Models) aliasNames() registration.Names {
 			if a.having > 0 {
 				n = registration.NamesOf(func(yield func(registration.Registration) bool) {
 					for _, s := range c.members {
-						if !yield(s.Registered()) {
+						if !yield(*s.Registered()) {
 							return
 						}
 					}
@@ -93,24 +100,24 @@ type Models struct{ catalog *Catalog }
 // Models returns what names of models mean.
 func (c *Catalog) Models() Models { return Models{c} }
 
-// FindByName returns the models that have a name which is an alias of some, nil for other names.
+// FindByName returns all that has a name which is an alias or an adapter of some model, nil for other names.
 // What the group knows counts before what this replica follows.
-func (m Models) FindByName(tenant, name string) []string {
+func (m Models) FindByName(tenant, name string) []registration.Meaning {
 	at := scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: name}
 	if m.catalog.shared != nil {
 		if all := m.catalog.shared.Names()[at]; all != nil {
 			return all
 		}
 	}
-	return m.aliasNames()[at]
+	return m.names()[at]
 }
 
-// Resolve returns the model that a name means: the name itself if it is no alias, or one of several models.
-func (m Models) Resolve(tenant, name string) string {
+// Resolve returns what a name means: a model of that name if it is no alias and no adapter, or if several have it.
+func (m Models) Resolve(tenant, name string) registration.Meaning {
 	if all := m.FindByName(tenant, name); len(all) == 1 {
 		return all[0]
 	}
-	return name
+	return registration.Meaning{Model: name}
 }
 
 // listRegistered returns the registered models of a tenant, sorted.
@@ -151,7 +158,7 @@ const maxModelsNamed = 20
 // are. It returns "" if something is registered.
 func (m Models) Unregistered(tenant, name string, blockSize int) string {
 	tenant = cmp.Or(tenant, scope.DefaultTenant)
-	model := m.Resolve(tenant, name)
+	model := m.Resolve(tenant, name).Model
 	sizes := m.engineSizes(tenant, model)
 	models := m.listRegistered(tenant)
 	several := m.FindByName(tenant, name)
@@ -167,13 +174,13 @@ func (m Models) Unregistered(tenant, name string, blockSize int) string {
 			"is an engine, register it with its own type", model, tenant)
 	case len(several) > 1 && !slices.Contains(models, name):
 		return fmt.Sprintf("several models of tenant %q have the alias %q, so it means none of them: ask for %s", tenant, name,
-			QuotedList(several))
+			QuotedList(ModelsOf(several)))
 	case len(models) == 0:
 		return fmt.Sprintf("model %q is not registered: no model of tenant %q is", name, tenant)
 	}
 	// The one that was perhaps meant comes first, under the name that is near.
 	words := slices.Clone(models)
-	for at := range m.aliasesOf(tenant) {
+	for at := range m.furtherOf(tenant) {
 		words = append(words, at)
 	}
 	slices.Sort(words)
@@ -184,21 +191,29 @@ func (m Models) Unregistered(tenant, name string, blockSize int) string {
 	return fmt.Sprintf("model %q is not registered for tenant %q; these models are: %s", name, tenant, QuotedList(models))
 }
 
-// aliasesOf walks the aliases of a tenant.
-func (m Models) aliasesOf(tenant string) iter.Seq[string] {
+// furtherOf walks the aliases and adapters of a tenant.
+func (m Models) furtherOf(tenant string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		all := []registration.Names{m.aliasNames()}
+		all := []registration.Names{m.names()}
 		if m.catalog.shared != nil {
 			all = append(all, m.catalog.shared.Names())
 		}
 		for _, names := range all {
 			for at := range maps.Keys(names) {
-				if at.Tenant == tenant && m.Resolve(tenant, at.Model) != at.Model && !yield(at.Model) {
+				if at.Tenant == tenant && m.Resolve(tenant, at.Model).Model != at.Model && !yield(at.Model) {
 					return
 				}
 			}
 		}
 	}
+}
+
+// ModelsOf returns the models of meanings, each once.
+func ModelsOf(all []registration.Meaning) (models []string) {
+	for _, m := range all {
+		models = append(models, m.Model)
+	}
+	return slices.Compact(models)
 }
 
 // engineSizes returns the block sizes for which engines of a model are registered here, ascending.

@@ -108,9 +108,11 @@ func (m *Manager) askPaths(ctx context.Context, t *Target, address netip.Addr, k
 		if t.Model == "" && len(known.names) > 0 {
 			current = known.names[0]
 		}
-		if e.Model, e.Aliases, err = namesOf(body, current); err != nil {
+		var names servedNames
+		if names, err = namesOf(body, current); err != nil {
 			err = answerError(models, err)
 		}
+		e.Model, e.Aliases, e.Adapters = names.model, names.aliases, names.adapters
 	}
 	switch {
 	case err == nil:

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strings"
@@ -21,6 +22,24 @@ func baseOf(text string) string {
 	host, path, _ := strings.Cut(rest, "/")
 	path = strings.TrimRight("/"+path, "/")
 	return scheme + "://" + host + strings.TrimRight(served.ReplaceAllString(path, ""), "/")
+}
+
+// addressOf returns where requests of clients go to the engine at an address of the target: to the name that its URL has, unless
+// that means several engines.
+func addressOf(t *target, address netip.Addr) string {
+	base := baseOf(t.URL)
+	u, err := url.Parse(base)
+	if err != nil || !t.many {
+		return base
+	}
+	port := u.Port()
+	if u.Host = address.String(); address.Is6() {
+		u.Host = "[" + u.Host + "]"
+	}
+	if port != "" {
+		u.Host += ":" + port
+	}
+	return u.String()
 }
 
 // checkURL returns the fault of the address of an engine's HTTP server, nil if it has none.

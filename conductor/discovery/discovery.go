@@ -161,6 +161,7 @@ type engine struct {
 	blockSize int       // learned
 	relearn   bool      // it was started again since it told its block size, or may have been
 	names     []string  // of the model, as the engine told last
+	adapters  []string  // of it, likewise
 	learning  *learning // nil: nothing waits for its events
 	drafter   drafter
 	// place is for the source of an engine that has told its block size, until it is registered.

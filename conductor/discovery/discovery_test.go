@@ -305,8 +305,8 @@ func TestDiscoverSGLang(t *testing.T) {
 	}
 }
 
-// Further names of the model are aliases, unless the registration names them or another model. They stay
-// while the engine does not tell them.
+// Further names of the model are aliases, and names of its adapters adapters, unless the registration names them or another model. They
+// stay while the engine does not tell them. The address is that of the registration, else where the engine was asked.
 func TestDiscoverAliases(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
 	f.net.PublisherAt("tcp://127.0.0.1:7000").OnSubscribe = func(context.Context) error { return errors.New("refused") }
@@ -314,20 +314,27 @@ func TestDiscoverAliases(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"a","root":"/m"},{"id":"b","root":"/m"},{"id":"sql","root":"/sql","parent":"a"}]}`)
 	f.add("127.0.0.1", nil)
 	f.add("127.0.0.1", func(t *Target) { t.Instance, t.Model = "second", "b" })
-	f.add("127.0.0.1", func(t *Target) { t.Instance, t.Model = "other", "canary" })
+	f.add("127.0.0.1", func(t *Target) { t.Instance, t.Model, t.Address = "other", "canary", "http://front" })
 	f.add("127.0.0.1", func(t *Target) { t.Instance, t.Aliases = "given", []string{"x"} })
 	want := func(all string) {
 		t.Helper()
 		var got []string
 		for _, r := range f.c.Registrations() {
-			got = append(got, fmt.Sprint(r.Instance, " ", r.Model, r.Aliases))
+			got = append(got, fmt.Sprint(r.Instance, " ", r.Model, r.Aliases) + fmt.Sprint(r.Adapters))
+			want := "http://127.0.0.1:" + f.port
+			if r.Instance == "other" {
+				want = "http://front"
+			}
+			if r.Address != want {
+				t.Errorf("%s has the address %q", r.Instance, r.Address)
+			}
 		}
 		slices.Sort(got)
 		if text := strings.Join(got, ", "); text != all {
 			t.Errorf("got %s\nwant %s", text, all)
 		}
 	}
-	want("e a[b], given a[x], other canary[], second b[a]")
+	want("e a[b][sql], given a[x][sql], other canary[][], second b[a][sql]")
 
 	// The engine is asked again, as no source reaches its publisher.
 	again := func(models string) {
@@ -342,9 +349,9 @@ func TestDiscoverAliases(t *testing.T) {
 		}
 	}
 	again(`broken`)
-	want("e a[b], given a[x], other canary[], second b[a]")
+	want("e a[b][sql], given a[x][sql], other canary[][], second b[a][sql]")
 	again(`{"data":[{"id":"a","root":"/m"},{"id":"c","root":"/m"}]}`)
-	want("e a[c], given a[x], other canary[], second b[]")
+	want("e a[c][], given a[x][], other canary[][], second b[][]")
 }
 
 // Without a block size in the answers the first events tell it.
@@ -400,6 +407,11 @@ func TestNameOfFleet(t *testing.T) {
 	both := []string{"e@127.0.0.1|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ",
 		"e@127.0.0.2|default|0 tcp://127.0.0.2:5557 vLLM llama 16 "}
 	f.want(both...)
+	for _, r := range f.c.Registrations() {
+		if want := "http://" + strings.TrimPrefix(r.Instance, "e@") + ":" + f.port; r.Address != want {
+			t.Errorf("%s has the address %q, want %s", r.Instance, r.Address, want)
+		}
+	}
 	f.names = []netip.Addr{two}
 	f.pass(interval)
 	f.want(both...) // not at once

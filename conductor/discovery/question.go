@@ -76,13 +76,20 @@ func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
 		learned = append(learned, fmt.Sprintf("model %q", r.Model))
 	}
 	if found.Model != "" {
-		e.names = append([]string{found.Model}, found.Aliases...)
+		e.names, e.adapters = append([]string{found.Model}, found.Aliases...), found.Adapters
 	}
 	if len(t.Aliases) == 0 && slices.Contains(e.names, r.Model) {
 		r.Aliases = slices.DeleteFunc(slices.Clone(e.names), func(name string) bool { return name == r.Model })
 		if len(r.Aliases) > 0 {
 			learned = append(learned, "aliases "+strings.Join(quoteAll(r.Aliases), ", "))
 		}
+	}
+	if len(t.Adapters) == 0 && slices.Contains(e.names, r.Model) && len(e.adapters) > 0 {
+		r.Adapters = e.adapters
+		learned = append(learned, "adapters "+strings.Join(quoteAll(r.Adapters), ", "))
+	}
+	if t.URL != "" {
+		r.Address = cmp.Or(r.Address, addressOf(t, addr))
 	}
 	if r.BlockSize == 0 {
 		switch r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); {

@@ -19,6 +19,7 @@ type Engine struct {
 	Type      string // vLLM or SGLang
 	Model     string
 	Aliases   []string // further names of the model
+	Adapters  []string // of the model, by name
 	BlockSize int      // of its events; 0: not told
 	Ranks     []Rank
 	Faulty    []faultyRank
@@ -249,15 +250,23 @@ func checkRanks(ranks []Rank, faulty []faultyRank, host string) (sound []Rank, _
 	return ranks, faulty, nil
 }
 
-// Further names of a model beyond these bounds, those of registrations, are not taken from an engine.
+// Further names and adapters of a model beyond these bounds, those of registrations, are not taken from an engine.
 const (
 	maxServed    = 64
+	maxAdapters  = 1024
 	maxNameBytes = 256
 )
 
-// namesOf reads an answer of GET /v1/models: the model, and the further names under which the engine serves the
-// same weights. Adapters have a parent. The model is the first, unless the one that it was so far is still there.
-func namesOf(body []byte, current string) (model string, aliases []string, err error) {
+// servedNames are those of an answer of GET /v1/models.
+type servedNames struct {
+	model    string
+	aliases  []string // further names under which the engine serves the same weights
+	adapters []string // of the model
+}
+
+// namesOf reads an answer of GET /v1/models. The model is the first, unless the one that it was so far is still there. Adapters
+// have it, or an alias of it, as their parent.
+func namesOf(body []byte, current string) (all servedNames, err error) {
 	var list struct {
 		Data []struct {
 			ID, Root string
@@ -265,7 +274,7 @@ func namesOf(body []byte, current string) (model string, aliases []string, err e
 		}
 	}
 	if err := json.Unmarshal(body, &list); err != nil || len(list.Data) == 0 || list.Data[0].ID == "" {
-		return "", nil, errors.New("its list of models has no known shape")
+		return all, errors.New("its list of models has no known shape")
 	}
 	first := list.Data[0]
 	for _, m := range list.Data {
@@ -273,14 +282,23 @@ func namesOf(body []byte, current string) (model string, aliases []string, err e
 			first = m
 		}
 	}
-	for _, m := range list.Data {
-		same := m.Parent == nil && m.Root != "" && m.Root == first.Root
-		if same && m.ID != "" && m.ID != first.ID && len(m.ID) <= maxNameBytes && !slices.Contains(aliases, m.ID) &&
-			len(aliases) < maxServed {
-			aliases = append(aliases, m.ID)
+	all.model = first.ID
+	add := func(to *[]string, name string, most int) {
+		if name != "" && name != first.ID && len(name) <= maxNameBytes && !slices.Contains(*to, name) && len(*to) < most {
+			*to = append(*to, name)
 		}
 	}
-	return first.ID, aliases, nil
+	for _, m := range list.Data {
+		if m.Parent == nil && m.Root != "" && m.Root == first.Root {
+			add(&all.aliases, m.ID, maxServed)
+		}
+	}
+	for _, m := range list.Data {
+		if m.Parent != nil && (*m.Parent == first.ID || slices.Contains(all.aliases, *m.Parent)) {
+			add(&all.adapters, m.ID, maxAdapters)
+		}
+	}
+	return all, nil
 }
 
 // reachableEndpoint puts the host that was asked in the place of a wildcard. An engine of another machine

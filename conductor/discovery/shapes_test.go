@@ -116,26 +116,32 @@ func TestReadSGLangInfo(t *testing.T) {
 func TestReadNames(t *testing.T) {
 	f := func(body, want string) {
 		t.Helper()
-		model, aliases, err := namesOf([]byte(body), "")
-		if got := strings.Join(append([]string{model}, aliases...), " "); err != nil && want != "" || got != want {
+		all, err := namesOf([]byte(body), "")
+		got := strings.Join(append([]string{all.model}, all.aliases...), " ")
+		if len(all.adapters) > 0 {
+			got += " with " + strings.Join(all.adapters, " ")
+		}
+		if err != nil && want != "" || got != want {
 			t.Errorf("%.200s: %q %v, want %q", body, got, err, want)
 		}
 	}
 	f(`{"data":[{"id":"a","root":"/m","parent":null},{"id":"b","root":"/m","parent":null},{"id":"sql","root":"/adapters/sql",`+
-		`"parent":"a"},{"id":"c","root":"/m"},{"id":"b","root":"/m"}]}`, "a b c")
-	f(`{"data":[{"id":"a","root":"/m"},{"id":"b","root":"/n"},{"id":"sql","root":"/m","parent":"a"},{"id":"","root":"/m"}]}`, "a")
+		`"parent":"a"},{"id":"c","root":"/m"},{"id":"b","root":"/m"}]}`, "a b c with sql")
+	f(`{"data":[{"id":"a","root":"/m"},{"id":"b","root":"/m"},{"id":"x","parent":"b"},{"id":"y","parent":"other"},{"id":"x","parent":"a"},`+
+		`{"id":"a","parent":"a"},{"id":"","parent":"a"}]}`, "a b with x")
+	f(`{"data":[{"id":"a","root":"/m"},{"id":"b","root":"/n"},{"id":"sql","root":"/m","parent":"a"},{"id":"","root":"/m"}]}`, "a with sql")
 	f(`{"data":[{"id":"a"},{"id":"b"}]}`, "a") // a list without roots may have other models
 	f(`{"data":[{"id":"a","root":"/m"},{"id":"`+strings.Repeat("x", 257)+`","root":"/m"}]}`, "a")
 	many := `{"data":[{"id":"a","root":"/m"}`
 	for i := range 100 {
 		many += `,{"id":"` + strings.Repeat("x", i+1) + `","root":"/m"}`
 	}
-	if model, aliases, err := namesOf([]byte(`{"data":[{"id":"n"},{"id":"a","root":"/m"},{"id":"b","root":"/m"}]}`), "b"); err != nil ||
-		model != "b" || fmt.Sprint(aliases) != "[a]" {
-		t.Errorf("the model %q of before has the aliases %v: %v", model, aliases, err)
+	if all, err := namesOf([]byte(`{"data":[{"id":"n"},{"id":"a","root":"/m"},{"id":"b","root":"/m"}]}`), "b"); err != nil ||
+		all.model != "b" || fmt.Sprint(all.aliases) != "[a]" {
+		t.Errorf("the model %q of before has the aliases %v: %v", all.model, all.aliases, err)
 	}
-	if _, aliases, _ := namesOf([]byte(many+"]}"), ""); len(aliases) != maxServed {
-		t.Errorf("%d aliases are taken", len(aliases))
+	if all, _ := namesOf([]byte(many+"]}"), ""); len(all.aliases) != maxServed {
+		t.Errorf("%d aliases are taken", len(all.aliases))
 	}
 	f(`{"data":[]}`, "")
 	f(`{"data":[{"id":7}]}`, "")

@@ -13,7 +13,7 @@ import (
 // begins with it and kept asks the same deployment and adapter as q. Otherwise it returns 0.
 func (p Inspector) BeginsWith(kept, q *match.Query, key uint64) int {
 	at := func(q *match.Query) scope.Deployment {
-		return scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant), Model: p.Catalog.Models().Resolve(q.Tenant, q.Model),
+		return scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant), Model: p.Catalog.Models().Resolve(q.Tenant, q.Model).Model,
 			BlockSize: q.BlockSize}
 	}
 	d := p.Catalog.Deployment(at(q))

@@ -292,7 +292,7 @@ var adviceOfSnapshots = map[string]string{
 func observeAliases(s *Source) {
 	tenant := s.Registration.Tenant
 	for _, alias := range s.Member.Aliases() {
-		models := s.shared.catalog.Models().FindByName(tenant, alias)
+		models := catalog.ModelsOf(s.shared.catalog.Models().FindByName(tenant, alias))
 		switch {
 		case len(models) < 2:
 			continue

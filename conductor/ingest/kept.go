@@ -41,7 +41,7 @@ func (r KeptSources) SavedSince(revision uint64) (changed []kept.Part, ok bool) 
 func savedPart(key registration.Key, s *Source) kept.Part {
 	p := kept.Part{Name: key.Unique()}
 	if s != nil && !s.recovered {
-		m := image.Source{Registration: s.Member.Registered(), Static: s.Static, By: s.by, GivesWay: s.givesWay.Load()}
+		m := image.Source{Registration: *s.Member.Registered(), Static: s.Static, By: s.by, GivesWay: s.givesWay.Load()}
 		p.Fields = m.Fields()
 	}
 	return p

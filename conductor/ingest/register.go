@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
-	"slices"
 
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
@@ -162,9 +161,7 @@ func (c *Sources) claim(key registration.Key, r registration.Registration, opts 
 			if !opts.GivesWay && old.givesWay.CompareAndSwap(true, false) {
 				c.catalog.Changes().Note(key)
 			}
-			if !slices.Equal(old.Member.Aliases(), r.Aliases) {
-				c.catalog.SetAliases(old.Member, r.Aliases)
-			}
+			c.catalog.SetLive(old.Member, &r)
 			return nil, nil
 		case !opts.Replace:
 			return nil, &registration.ConflictError{Key: key, Field: field, Have: have, Want: got}

@@ -72,7 +72,7 @@ func Rows(sources []*Source) []status.Source {
 // service returns the row of the source.
 func (s *Source) service(st stream.Status, held heldBlocks) status.Source {
 	v := status.Source{
-		Registration: s.Member.Registered(), Pending: s.AtGate(), Recovered: s.recovered, Static: s.Static, By: s.by,
+		Registration: *s.Member.Registered(), Pending: s.AtGate(), Recovered: s.recovered, Static: s.Static, By: s.by,
 		Status: st, HistoryFrom: historyFrom(s), Events: s.applied.Load(), Objects: int(s.applier.objects.Load()),
 		Incomplete:     incompleteBlocks(s),
 		SnapshotBlocks: int(s.snapshotted.Load()), AsksSnapshots: s.Registration.SnapshotEndpoint != "",

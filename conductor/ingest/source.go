@@ -485,7 +485,7 @@ func (s *Source) recallFull(shown bool) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *Source) snapshotMark() image.Source {
-	m := image.Source{Registration: s.Member.Registered(), Static: s.Static, By: s.by, GivesWay: s.givesWay.Load(),
+	m := image.Source{Registration: *s.Member.Registered(), Static: s.Static, By: s.by, GivesWay: s.givesWay.Load(),
 		Parts: s.applier.normal.Parts(), ZeroHash: s.applier.normal.ZeroHash(),
 		FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
 	var ahead catalog.LookAheads

@@ -354,7 +354,7 @@ type sourcesByKey map[registration.Key]*Source
 func (all sourcesByKey) registrations() iter.Seq[registration.Registration] {
 	return func(yield func(registration.Registration) bool) {
 		for _, s := range all {
-			if !s.recovered && !yield(s.Member.Registered()) {
+			if !s.recovered && !yield(*s.Member.Registered()) {
 				return
 			}
 		}

@@ -72,7 +72,7 @@ func (c *Matcher) deploymentsOf(tenants scope.Tenants, model string) (all []*cat
 	}
 	if model != "" {
 		all = slices.DeleteFunc(all, func(d *catalog.Deployment) bool {
-			return d.Key.Model != c.catalog.Models().Resolve(d.Key.Tenant, model)
+			return d.Key.Model != c.catalog.Models().Resolve(d.Key.Tenant, model).Model
 		})
 	}
 	return all

@@ -14,6 +14,6 @@
 //   - show it where people look: the row of /services in conductor/status/service.go, summarize in cmd/conductor/config.go and
 //     clients/python.
 //
-// Values are plain: a Registration does not change once a source runs, but for its aliases, which the source has apart.
+// Values are plain: a Registration does not change once a source runs, but for its live fields, which the source has apart.
 // Nothing here opens a socket or asks the clock.
 package registration

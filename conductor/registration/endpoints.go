@@ -2,9 +2,12 @@ package registration
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 
+	"example.com/conductor/events/reach"
 	"example.com/conductor/events/zmq"
+	"example.com/conductor/redact"
 )
 
 // LMCache is a pool with tokens: its emitters announce chunks of a prompt. An emitter is an instance of LMCache, for its
@@ -39,6 +42,19 @@ func (r *Registration) checkEndpoints(bad *faults) {
 			bad.add(f.Field, "invalid_value", "%s: %v", f.Field, err)
 		}
 	}
+}
+
+// checkAddress finds an address that requests cannot be sent to. Paths are put behind it, so it ends without a slash.
+func checkAddress(r *Registration, bad *faults) {
+	if r.Address == "" {
+		return
+	}
+	if err := reach.CheckURL(r.Address); err != nil {
+		bad.add("address", "invalid_value", "address: %v", err)
+	} else if u, err := url.Parse(r.Address); err != nil || u.User != nil {
+		bad.add("address", "invalid_value", "address: %q has a user: routers that ask would see it", redact.URL(r.Address))
+	}
+	r.Address = strings.TrimRight(r.Address, "/")
 }
 
 // Publisher identifies where the events of a source come from. Two sources with equal publishers follow one engine.

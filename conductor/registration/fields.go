@@ -39,6 +39,7 @@ const (
 //	auto      the word auto is a value too, and leaves it to the engine
 //	default   what openapi.yaml shows as the value of a field that is left out
 //	derived   it follows from other fields, so no snapshot keeps it
+//	live      a source that runs takes another value over, and goes on
 //	since     the version of snapshots whose readers know it, where that is not the first one
 type Field struct {
 	Name     string   // the same in files, requests, snapshots, errors and on the tape, such as hash_profile.strategy
@@ -51,6 +52,7 @@ type Field struct {
 	Auto     bool
 	Default  string
 	Since    uint32 // 0 is the first version
+	Live     bool
 
 	Index []int // of the field in the struct, as reflect has it
 
@@ -109,7 +111,7 @@ func fieldsOf(of reflect.Type, within string, index []int) (out []Field) {
 		out = append(out, Field{
 			Name: name, Names: append([]string{name}, words("also")...), Required: member.Tag.Get("required") != "", Words: words("words"),
 			Least: number("min"), Auto: member.Tag.Get("auto") != "", MaxBytes: number("bytes"), MaxItems: number("items"),
-			Default: member.Tag.Get("default"), Since: uint32(number("since")),
+			Default: member.Tag.Get("default"), Since: uint32(number("since")), Live: member.Tag.Get("live") != "",
 			derived: member.Tag.Get("derived") != "", always: options == "", Index: at,
 		})
 	}
@@ -199,12 +201,12 @@ func ReadFields(from []tape.Field) (r Registration, err error) {
 }
 
 // compared are the fields in the order in which Diff compares them. Another word for events comes with other endpoints, so
-// it is first. Those of the key are the same, and aliases change without a new source.
+// it is first. Those of the key are the same, and live ones change without a new source.
 var compared = func() []string {
 	out := []string{"events"}
 	for _, f := range Table {
 		name, _, _ := strings.Cut(f.Name, ".") // profiles are compared as a whole
-		if !slices.Contains(append(out, "instance_id", "tenant_id", "dp_rank", "aliases"), name) {
+		if !f.Live && !slices.Contains(append(out, "instance_id", "tenant_id", "dp_rank"), name) {
 			out = append(out, name)
 		}
 	}
@@ -223,6 +225,18 @@ func (r *Registration) Diff(want *Registration, copies string) (field, have, got
 		}
 	}
 	return "", "", ""
+}
+
+// WithLive returns r with the live fields of another registration of its source, and whether that changes one.
+func WithLive(r Registration, of *Registration) (now Registration, changed bool) {
+	for i := range Table {
+		if f := &Table[i]; f.Live {
+			have, want := reflect.ValueOf(f.Of(&r)).Elem(), reflect.ValueOf(f.Of(of)).Elem()
+			changed = changed || !reflect.DeepEqual(have.Interface(), want.Interface())
+			have.Set(want)
+		}
+	}
+	return r, changed
 }
 
 // shown returns what a field means, in words. Fields that mean the same have the same words.

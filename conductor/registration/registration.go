@@ -123,7 +123,17 @@ type Registration struct {
 	// Further names of the model, such as those after the first of vLLM's `--served-model-name`: a query of the tenant
 	// for one of them is a query for the model. With discover the engine tells them. You can register again with other
 	// aliases; the blocks stay.
-	Aliases []string `json:"aliases,omitempty" items:"64" bytes:"256" since:"3"` // sorted, without Model
+	Aliases []string `json:"aliases,omitempty" items:"64" bytes:"256" since:"3" live:"yes"` // sorted, without Model
+
+	// Adapters (LoRA) that requests call by a name of their own in the place of the model, as vLLM lists them in
+	// /v1/models: a query for one of them as `model` is a query for the model with that `lora_name`. With discover the
+	// engine tells them. You can register again with other adapters; the blocks stay. Not for pools.
+	Adapters []string `json:"adapters,omitempty" items:"1024" bytes:"256" since:"4" live:"yes"` // sorted
+
+	// Where the engine takes requests: the base URL of its HTTP server, such as http://10.0.0.7:8000. Routers that ask
+	// for it find it in their answers. With discover it is the URL that Conductor asks. You can register again with
+	// another address; the blocks stay. Not for pools.
+	Address string `json:"address,omitempty" bytes:"1024" since:"4" live:"yes"`
 
 	// What it means if a block is stored twice. With count it leaves after as many removals as stores, with set at the
 	// first removal: choose set for a publisher that repeats stores but not removals. When absent, the setting
@@ -271,6 +281,7 @@ func (r *Registration) Validate(anyEndpoint bool) []*invalid.FieldError {
 	r.normalizeEvents(&bad)
 	r.normalizeTTL(&bad)
 	r.normalizeLists(&bad)
+	checkAddress(r, &bad)
 	r.normalizePolicies(&bad)
 	r.normalizeSequence(&bad)
 	checkTopic(r, &bad)
@@ -333,13 +344,18 @@ func (r *Registration) normalizeLists(bad *faults) {
 	if len(r.Serves) > 0 && !r.IsPool() {
 		bad.add("serves", "invalid_value", "serves is for types %s and %s: blocks of an engine are its own", TypeMooncake, TypeLMCache)
 	}
-	if len(r.Aliases) > 0 && r.IsPool() {
-		bad.add("aliases", "invalid_value", "aliases is for engines, not for type %s", r.Type)
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{{"aliases", len(r.Aliases) > 0}, {"adapters", len(r.Adapters) > 0}, {"address", r.Address != ""}} {
+		if f.given && r.IsPool() {
+			bad.add(f.name, "invalid_value", "%s is for engines, not for type %s", f.name, r.Type)
+		}
 	}
 	for _, list := range []struct {
 		names *[]string
 		own   string
-	}{{&r.Serves, ""}, {&r.Aliases, r.Model}, {&r.MayAnnounce, r.Tenant}} {
+	}{{&r.Serves, ""}, {&r.Aliases, r.Model}, {&r.Adapters, r.Model}, {&r.MayAnnounce, r.Tenant}} {
 		names := slices.Compact(slices.Sorted(slices.Values(*list.names)))
 		names = slices.DeleteFunc(names, func(name string) bool { return name == list.own })
 		if *list.names = names; len(names) == 0 {

@@ -52,6 +52,10 @@ type Service struct {
 	Serves []string `json:",omitempty"`
 	// Further names of the model in queries; absent without any.
 	Aliases []string `json:",omitempty"`
+	// Adapters that queries may name in the place of the model; absent without any.
+	Adapters []string `json:",omitempty"`
+	// Where the engine takes requests; absent where that is not known.
+	Address string `json:",omitempty"`
 	// Whether a block that is stored twice leaves after as many removals as stores (`count`) or at the first removal
 	// (`set`); absent if the setting stream.copies decides.
 	Copies string `json:",omitempty"`
