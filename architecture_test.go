@@ -56,7 +56,8 @@ var (
 var table = []room{
 	{dir: "."},
 	// What compares routes and answers with openapi.yaml.
-	{dir: "internal/apitest", tests: true, rooms: []string{".", "internal/must"}, modules: []string{"github.com/getkin/kin-openapi", gin}},
+	{dir: "internal/apitest", tests: true, rooms: []string{".", "internal/must"},
+		modules: []string{"github.com/getkin/kin-openapi", gin}},
 	// The allocations of a function in a test.
 	{dir: "internal/alloctest", tests: true},
 	// Processes whose wall clock a test moves.
@@ -85,7 +86,8 @@ var table = []room{
 	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack},
 		not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/tape", rooms: []string{"events/payload", "keyfile"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
-	{dir: "events/relay", rooms: []string{"tiers", "events", "events/tape", "events/payload", "events/stream", "events/wire", "events/zmq"},
+	{dir: "events/relay", rooms: []string{"tiers", "events", "events/tape", "events/payload", "events/stream",
+		"events/wire", "events/zmq"},
 		modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging)},
 	// Rules for endpoints, as values: the configuration checks them, sockets obey them.
 	{dir: "events/reach", not: slices.Concat(httpOrJSON, logging, []string{"os"}), noClock: true},
@@ -104,7 +106,8 @@ var table = []room{
 	// Names of contexts, as values: every room of the application compares them, none may add to them.
 	{dir: "conductor/scope", rooms: []string{"events"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Which parts of a table have changed, for those who keep it.
-	{dir: "conductor/kept", rooms: []string{"events/tape"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "conductor/kept", rooms: []string{"events/tape"}, not: slices.Concat(httpOrJSON, logging, []string{"net",
+		"os"}), noClock: true},
 	// Moments as numbers, on a clock that nobody sets.
 	{dir: "conductor/steady", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"})},
 	// Bad input that names its field.
@@ -151,7 +154,8 @@ var table = []room{
 		"conductor/scope", "events", "events/stream", "events/zmq", "index", "index/hash", "tiers"},
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Queries in, answers out.
-	{dir: "conductor/match", rooms: []string{"conductor/catalog", "conductor/expect", "conductor/invalid", "conductor/lifetime",
+	{dir: "conductor/match", rooms: []string{"conductor/steady", "conductor/catalog", "conductor/expect",
+		"conductor/invalid", "conductor/lifetime",
 		"conductor/names", "conductor/prefixes", "conductor/registration", "conductor/scope", "conductor/stage", "events/stream", "index",
 		"index/hash", "tiers"}, modules: []string{prometheus, promModel}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
 		noClock: true},
@@ -184,7 +188,8 @@ var table = []room{
 	{dir: "conductor/reply", rooms: []string{"conductor", "conductor/body", "conductor/server"}, modules: []string{gin, msgpack},
 		not: slices.Concat(logging, []string{"flag", "net", "os"}), noClock: true},
 	// The Conductor dialect: what routers and engines use.
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/forward", "conductor/access", "conductor/body", "conductor/discovery",
+	{dir: "conductor/http", rooms: []string{"bounds", "conductor", "conductor/forward", "conductor/access",
+		"conductor/body", "conductor/discovery",
 		"conductor/membership",
 		"conductor/lmcache", "conductor/prompt", "conductor/reply", "conductor/scope", "conductor/server", "conductor/stage", "events"},
 		modules: []string{gin, msgpack}, not: slices.Concat(logging, []string{"flag", "os"})},
@@ -220,7 +225,8 @@ var table = []room{
 		not:     slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
 		noClock: true},
 
-	{dir: "conductor/server", rooms: []string{"bounds", "conductor", "conductor/forward", "conductor/body", "conductor/stage"},
+	{dir: "conductor/server", rooms: []string{"events/stream", "bounds", "conductor", "conductor/forward",
+		"conductor/body", "conductor/stage"},
 		modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
@@ -256,8 +262,9 @@ var table = []room{
 		modules: []string{zerolog},
 		not:     []string{"flag", "net/http", "os"}},
 	// Places for snapshots: a directory of the server's own, its peers, the store. None knows another one.
-	{dir: "history/file", rooms: []string{"conductor", "conductor/kept", "events/tape", "history"}, modules: []string{prometheus, zerolog},
-		not: []string{"flag", "net/http"}},
+	{dir: "history/file", rooms: []string{"conductor", "conductor/kept", "events/tape", "history"},
+		modules: []string{prometheus, zerolog},
+		not:     []string{"flag", "net/http"}},
 	{dir: "history/peer", rooms: []string{"conductor", "conductor/doctor", "conductor/scope", "history"},
 		modules: []string{prometheus, zerolog},
 		not:     []string{"flag"}},
@@ -303,6 +310,8 @@ var table = []room{
 	{dir: "deploy", anything: true},
 	// The plug-in for llm-d's picker is a module of its own, and so is what declares llm-d's interface.
 	{dir: "integrations/llmd", rooms: []string{"client"}, modules: []string{"github.com/llm-d/llm-d-router"}},
+	// The endpoint picker for Envoy is a module of its own.
+	{dir: "integrations/envoy", anything: true},
 	// Limit, headroom and account of the memory of a process.
 	{dir: "internal/memory", rooms: []string{"conductor/meter", "events/payload"}, anything: true},
 	// What tests need that start programs, and that read documents.
@@ -321,7 +330,8 @@ var table = []room{
 	// What simulates, measures and compares. The fleet knows no room of the product, so that it cannot share their mistakes.
 	{dir: "lab", rooms: []string{"internal/request"}, anything: true},
 	// Servers in processes of their own, and fleets that work with them.
-	{dir: "lab/demo", rooms: []string{"client", "examples/router", "internal/freeport", "internal/request", "lab/harness", "lab/sim/..."}},
+	{dir: "lab/demo", rooms: []string{"client", "examples/router", "internal/freeport", "internal/request", "lab/harness",
+		"lab/sim/..."}},
 	// Placements of servers, at the costs that were measured.
 	{dir: "lab/sim/shards", rooms: []string{"conductor/cluster/placement"}},
 	// The bench measures rooms and borrows the fleet's reading of traces.
@@ -329,7 +339,8 @@ var table = []room{
 		anything: true},
 	{dir: "lab/bench/ingest", rooms: []string{"internal/freeport", "lab/bench/streams", "lab/harness", "conductor", "events/..."},
 		anything: true},
-	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...", "internal/freeport",
+	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...",
+		"internal/freeport",
 		"internal/request", "store"}, anything: true},
 	{dir: "lab/bench/footprint", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/request"}, anything: true},
 	{dir: "lab/bench/recovery", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/freeport", "events/zmq"}, anything: true},

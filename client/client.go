@@ -109,6 +109,7 @@ func (e *Error) Temporary() bool {
 var statuses = map[string]int{
 	"forbidden":         http.StatusForbidden,
 	"not_found":         http.StatusNotFound,
+	"unknown_answer":    http.StatusNotFound,
 	"too_many_requests": http.StatusTooManyRequests,
 	"internal":          http.StatusInternalServerError,
 	"busy":              http.StatusServiceUnavailable,
@@ -173,7 +174,7 @@ func again(err error) bool {
 
 // once sends one request and decodes its answer into out.
 func (c *Client) once(ctx context.Context, as codec, method, path string, body []byte, out any) error {
-	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	req, err := c.newRequest(ctx, method, path, body)
 	if err != nil {
 		return err
 	}
@@ -181,13 +182,6 @@ func (c *Client) once(ctx context.Context, as codec, method, path string, body [
 		req.Header.Set("Content-Type", as.mediaType)
 	}
 	req.Header.Set("Accept", as.mediaType)
-	if c.token != nil {
-		token, err := c.token()
-		if err != nil {
-			return fmt.Errorf("no token: %w", err)
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return err
@@ -206,6 +200,25 @@ func (c *Client) once(ctx context.Context, as codec, method, path string, body [
 		}
 		return nil
 	}
+	return refusalOf(as, resp, answer)
+}
+
+// newRequest returns a request with the token.
+func (c *Client) newRequest(ctx context.Context, method, path string, body []byte) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil || c.token == nil {
+		return req, err
+	}
+	token, err := c.token()
+	if err != nil {
+		return nil, fmt.Errorf("no token: %w", err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	return req, nil
+}
+
+// refusalOf returns the error of an answer that is no success.
+func refusalOf(as codec, resp *http.Response, answer []byte) *Error {
 	refused := &Error{Status: resp.StatusCode}
 	if as.unmarshal(answer, refused) != nil && json.Unmarshal(answer, refused) != nil || refused.Message == "" {
 		refused.Message = http.StatusText(resp.StatusCode)

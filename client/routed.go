@@ -12,8 +12,11 @@ import (
 // model, block size, tenant, adapter, salt and prompt count.
 type Routed struct {
 	Query
-	Target string // the instance, as it is registered
-	Rank   int    // its data-parallel rank, AnyRank if the engine chooses it
+	// AnswerID is the ID of the Candidates for the prompt, in place of the query: the report is then small. An answer that the server has
+	// forgotten, after some seconds or a restart, is an *Error with status 404 and the reason unknown_answer; then report the query.
+	AnswerID string
+	Target   string // the instance, as it is registered
+	Rank     int    // its data-parallel rank, AnyRank if the engine chooses it
 	// TTL is how long the blocks are expected, from 1 ms to 10 minutes, unless they are announced
 	// before. 0 leaves it to the server, which learns how long an engine's events take.
 	TTL time.Duration
@@ -26,7 +29,12 @@ type Routed struct {
 const AnyRank = -1
 
 func (r *Routed) body(packed bool) map[string]any {
-	body := r.prompt(packed)
+	var body map[string]any
+	if r.AnswerID == "" {
+		body = r.prompt(packed)
+	} else if body = map[string]any{"answer_id": r.AnswerID}; r.Tenant != "" {
+		body["tenant_id"] = r.Tenant
+	}
 	body["instance_id"] = r.Target
 	if r.Rank != AnyRank {
 		body["dp_rank"] = r.Rank

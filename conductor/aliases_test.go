@@ -99,3 +99,40 @@ func TestAliasesChange(t *testing.T) {
 		t.Error("the alias stays with a model that is gone")
 	}
 }
+
+// TestAdaptersAndAddressChange registers an engine again with other adapters and another address: they count from then on, and the
+// source is the same.
+func TestAdaptersAndAddressChange(t *testing.T) {
+	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
+	defer c.Close()
+	r := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16}
+	for _, with := range []struct {
+		adapters []string
+		address  string
+	}{{[]string{"sql"}, "http://e:8000"}, {[]string{"chat", "code"}, "https://front/e"}, {nil, ""}} {
+		r.Adapters, r.Address = with.adapters, with.address
+		must.Succeed(t, c.Register(r, ingest.RegisterOptions{}))
+		got := conductor.Instances(c.For(conductor.Reader{}))
+		if len(got) != 1 || !slices.Equal(got[0].Adapters, with.adapters) || got[0].Address != with.address {
+			t.Errorf("%+v: %+v", with, got)
+		}
+		for _, name := range []string{"sql", "chat", "code"} {
+			rows := 0
+			q := match.Query{Model: name, BlockSize: 16}
+			must.Succeed(t, c.For(conductor.Reader{}).Answer(&q, func(a *match.Answer) { rows = len(a.Rows) }))
+			if want := slices.Contains(with.adapters, name); (rows == 1) != want {
+				t.Errorf("with %q a query for %q has %d rows", with.adapters, name, rows)
+			}
+		}
+		if s := c.Services()[0]; s.Epoch > 1 || len(c.Services()) != 1 {
+			t.Errorf("%+v", s)
+		}
+	}
+	for _, bad := range []string{"e:8000", "ftp://e", "http://", "http://u:p@e", "http://e?x=1", strings.Repeat("x", 2000)} {
+		r.Address = bad
+		var field *invalid.FieldError
+		if err := c.Register(r, ingest.RegisterOptions{}); !errors.As(err, &field) || field.Field != "address" {
+			t.Errorf("address %q: %v", bad, err)
+		}
+	}
+}

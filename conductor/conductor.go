@@ -35,6 +35,7 @@
 package conductor
 
 import (
+	"cmp"
 	"crypto/rand"
 	"sync/atomic"
 	"time"
@@ -122,6 +123,9 @@ type Options struct {
 	// ExpectedBytes bounds the memory for what instances are expected to have,
 	// 64 MiB when 0.
 	ExpectedBytes int64
+	// AnswerBytes bounds the memory for the answers that reports can name, 64 MiB when 0: some 15,000 answers for 8,192
+	// tokens in blocks of 16. Of an answer that was forgotten the router reports the prompt.
+	AnswerBytes int64
 	// Tape records applied batches, in memory or on the disk too; nil records nothing. It
 	// belongs to the caller, who closes it after the Conductor.
 	Tape *tape.Tape
@@ -177,6 +181,7 @@ func New(opts Options) *Conductor {
 		Tape: opts.Tape, Log: opts.Log, Now: opts.Now,
 	})
 	c.matcher = match.New(c.catalog, opts.Memo, opts.Now)
+	c.matcher.KeepAnswers(cmp.Or(opts.AnswerBytes, 64<<20))
 	c.meter = meter.New(meter.Options{Catalog: c.catalog, Sources: c.sources, Matcher: c.matcher, Memo: opts.Memo, Tape: opts.Tape,
 		Payloads: opts.Stream.Memory, Now: opts.Now})
 	c.feedback = feedback.New(feedback.Options{Catalog: c.catalog, Resync: c.sources.Resync, Now: opts.Now, Log: &c.opts.Log})

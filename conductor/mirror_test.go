@@ -69,7 +69,7 @@ func TestReportsAreMirrored(t *testing.T) {
 		told("x routes 1 of m", "x routes 2 of m")
 		must.Succeed(t, route(mirrored, "3", "A"))
 		must.Succeed(t, route(own, "4", "A"))
-		if err := route(client, "5", "B"); !errors.As(err, new(*match.UnknownTargetError)) {
+		if err := route(client, "5", "B"); !errors.As(err, new(*match.UnknownNameError)) {
 			t.Error(err)
 		}
 		told()

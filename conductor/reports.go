@@ -15,10 +15,15 @@ import (
 // it or the time is over. It returns the sources of the target that are not synced, whose events
 // may not tell. The report keeps nothing of r.
 //
-// Errors: *FieldError, *UnknownTargetError, ErrForbidden, *UnservedError.
+// Errors: *FieldError, *UnknownNameError, *UnknownAnswerError, ErrForbidden, *UnservedError.
 func (v View) Routed(r *match.Routed) (unsynced []status.SourceState, err error) {
 	if err := r.Check(); err != nil {
 		return nil, err
+	}
+	if r.AnswerID != "" {
+		if err := v.conductor.matcher.Recall(r, v.reader.Tenants); err != nil {
+			return nil, err
+		}
 	}
 	if err := v.admits(&r.Query); err != nil || v.ownReport() {
 		return nil, err

@@ -8,19 +8,24 @@ import (
 	"testing/synctest"
 	"time"
 
+	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/index/hash"
 )
 
-// TestRoutedModel plays one history into two servers, and reports prompts to one of them. Their answers without Expected are
-// the same, and Expected is never shorter than a row. When the time of all reports is over, nothing is left of them.
+// TestRoutedModel plays one history into three servers, and reports prompts to two of them: to one by the prompts, to the other by
+// the ids of its answers. The answers of all without Expected are the same, and those of the two with it. Expected is never shorter
+// than a row. When the time of all reports is over, nothing is left of them.
 func TestRoutedModel(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := &routedModel{t: t, dice: rand.New(rand.NewPCG(seed, 43)), plain: newBench(), told: newBench()}
+				m := &routedModel{t: t, dice: rand.New(rand.NewPCG(seed, 43)), plain: newBench(), told: newBench(),
+					byID: newBench()}
 				defer m.plain.conductor.Close()
 				defer m.told.conductor.Close()
+				defer m.byID.conductor.Close()
 				m.play()
 			})
 		})
@@ -31,16 +36,18 @@ type routedModel struct {
 	t           *testing.T
 	dice        *rand.Rand
 	plain, told *bench
+	byID        *bench
 	history     []string
 	reports     int
+	ids         int // reports by an id
 	longer      int // rows with more expected than held
 }
 
-// both makes a command on both servers.
+// both makes a command on all servers.
 func (m *routedModel) both(line string) {
 	m.history = append(m.history, line)
-	if a, b := m.plain.run(line), m.told.run(line); a != b {
-		m.t.Fatalf("%s: %q without reports, %q with them", line, a, b)
+	if a, b, c := m.plain.run(line), m.told.run(line), m.byID.run(line); a != b || a != c {
+		m.t.Fatalf("%s: %q without reports, %q with them, %q with reports by id", line, a, b, c)
 	}
 }
 
@@ -105,7 +112,9 @@ func (m *routedModel) play() {
 		case n == 13:
 			m.both("wait " + m.one("100ms", "1s", "3s"))
 		case n == 14:
-			m.told.view().TakeBack("", fmt.Sprint("id", m.dice.IntN(9)))
+			id := fmt.Sprint("id", m.dice.IntN(9))
+			m.told.view().TakeBack("", id)
+			m.byID.view().TakeBack("", id)
 		default:
 			m.report(path)
 		}
@@ -114,8 +123,8 @@ func (m *routedModel) play() {
 		}
 		m.compare(m.query(path))
 	}
-	if m.reports == 0 || m.longer == 0 {
-		m.t.Errorf("%d reports, %d rows with more expected than held", m.reports, m.longer)
+	if m.reports == 0 || m.ids == 0 || m.longer == 0 {
+		m.t.Errorf("%d reports, %d by id, %d rows with more expected than held", m.reports, m.ids, m.longer)
 	}
 	m.both("unregister N")
 	time.Sleep(11 * time.Minute)
@@ -162,6 +171,13 @@ func (m *routedModel) report(path string) {
 	if _, err := m.told.view().Routed(&r); err == nil {
 		m.reports++
 	}
+	id, asked := "", r.Query
+	err := conductor.Candidates(m.byID.view(), &asked, func(a *match.Answer, _ registration.Meaning) { id = match.FormatAnswerID(a.ID) })
+	if err == nil && id != "" {
+		r.Query, r.AnswerID = match.Query{}, id
+		m.ids++
+	}
+	m.byID.view().Routed(&r)
 }
 
 // compare asks both servers, also with Expected.
@@ -187,6 +203,9 @@ func (m *routedModel) compare(q match.Query) {
 		held[row.Instance] = fmt.Sprintf("%+v %v", row.Row, row.Approximate)
 	}
 	q.Expected = true
+	if a, b := fmt.Sprintf("%+v", ask(m.told, q)), fmt.Sprintf("%+v", ask(m.byID, q)); a != b {
+		m.t.Fatalf("%s\n%+v: with reports\n%s, with reports by id\n%s", strings.Join(m.history, "\n"), q, a, b)
+	}
 	for _, row := range ask(m.told, q).Rows {
 		if row.Expected < row.Longest {
 			m.t.Fatalf("%s: %d blocks expected, %d held", row.Instance, row.Expected, row.Longest)

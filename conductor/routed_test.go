@@ -84,7 +84,7 @@ func TestRouted(t *testing.T) {
 			want   string
 		}{{"C", 0, "instance_id [A B]"}, {"A", 2, "dp_rank [0 1]"}} {
 			err := b.routed("a", bad.target, bad.rank, 0, "")
-			var unknown *match.UnknownTargetError
+			var unknown *match.UnknownNameError
 			if !errors.As(err, &unknown) || fmt.Sprint(unknown.Field, " ", unknown.Known) != bad.want {
 				t.Errorf("%+v: %v", bad, err)
 			}
@@ -107,7 +107,7 @@ func TestUnknownRank(t *testing.T) {
 			b.run(fmt.Sprintf("register A rank=%d", (i*7)%40))
 			want = append(want, fmt.Sprint(i))
 		}
-		var unknown *match.UnknownTargetError
+		var unknown *match.UnknownNameError
 		if err := b.routed("a", "A", 99, 0, ""); !errors.As(err, &unknown) || !slices.Equal(unknown.Known, want[:32]) {
 			t.Errorf("%v: %v", err, unknown.Known)
 		}

@@ -79,9 +79,13 @@ func reportOf(r *client.Routed) *pb.RoutedPrompt {
 		rank := uint32(r.Rank) // the server refuses what a negative one becomes
 		p.DpRank = &rank
 	}
-	if r.SeqHashes != nil {
+	switch {
+	case r.AnswerID != "":
+		return &pb.RoutedPrompt{AnswerId: r.AnswerID, TenantId: r.Tenant, InstanceId: p.InstanceId, DpRank: p.DpRank, TtlMs: p.TtlMs,
+			RequestId: p.RequestId}
+	case r.SeqHashes != nil:
 		p.Prompt = &pb.RoutedPrompt_Hashes{Hashes: hashesOf(r.Query)}
-	} else {
+	default:
 		p.Prompt = &pb.RoutedPrompt_Tokens{Tokens: &pb.Tokens{Ids: r.Tokens}}
 	}
 	return p

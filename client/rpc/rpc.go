@@ -98,6 +98,25 @@ func (c *Client) Query(ctx context.Context, q client.Query) (client.Rows, error)
 	return rowsOf(answer), nil
 }
 
+// Candidates returns the answer of client.Client's Candidates. A model or a block size that is not known is NOT_FOUND or
+// INVALID_ARGUMENT, with a kvconductor.v1.Error as the first detail.
+func (c *Client) Candidates(ctx context.Context, q client.Query) (client.Candidates, error) {
+	ctx, err := c.authorized(ctx)
+	if err != nil {
+		return client.Candidates{}, err
+	}
+	q.Detail = false
+	answer, err := c.conductor.Candidates(ctx, requestOf(q))
+	if err != nil {
+		return client.Candidates{}, err
+	}
+	out := client.Candidates{ID: answer.Id, Model: answer.Model, Adapter: answer.LoraName, BlockSize: int(answer.BlockSize)}
+	for i, row := range rowsOf(&pb.QueryResponse{Rows: answer.Rows, Truncated: answer.Truncated}) {
+		out.Rows = append(out.Rows, client.Candidate{Row: row, Address: answer.Rows[i].Address, State: answer.Rows[i].State})
+	}
+	return out, nil
+}
+
 // QueryBatch asks up to 256 queries at once and returns as many answers, in order. Err of an answer
 // is a *client.Error with the status that client.StatusOf has for its reason. Queries may have
 // SeqHashes.

@@ -188,6 +188,7 @@ type serving struct {
 	slots     *server.Admission
 	budget    *server.Budget
 	hub       *watch.Hub
+	followed  *conductorhttp.Watches // of instances
 	dynamo    *dynamo.Dialect
 	calls     *rpc.Metrics
 	watches   *rpc.Watches
@@ -318,6 +319,7 @@ func (s *serving) wireRooms() (err error) {
 	s.slots, s.budget = newAdmission(cfg.Limits), requestBudget(cfg.Limits)
 	s.hub = watch.New(watching(s))
 	s.life.onEnd("the hub of viewers", s.hub.Close)
+	s.followed = conductorhttp.NewWatches(fixed.Watches)
 	s.calls, s.watches = rpc.NewMetrics(s.timing), rpc.NewWatches(fixed.Watches)
 	s.dynamo = dynamo.New(dynamo.Config{
 		Conductor: s.conductor, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: s.slots,
@@ -362,7 +364,7 @@ func (s *serving) wireListeners() {
 	opts := admin.Options{
 		Dialect: conductorhttp.Options{
 			Discovery: s.targets, Registry: s.replicas.registry, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
-			Admission: s.slots, Version: version,
+			Admission: s.slots, Watches: s.followed, Again: s.entry.Again, Version: version,
 		},
 		Reload: s.reloads.Reload, Settings: settingsOf(s.loaded.File, s.settings), Watch: s.hub, Again: s.entry.Again,
 		Cluster: s.replicas.shards, Snapshots: new(peer.Spool), OpenAPI: kvconductor.OpenAPI,
@@ -518,7 +520,8 @@ func (s *serving) keepSnapshots() {
 
 // stopAnswering lets requests in flight end, and takes no more.
 func (s *serving) stopAnswering() {
-	s.hub.Close()     // viewers have seen the drain, and look for another server
+	s.hub.Close() // viewers have seen the drain, and look for another server
+	s.followed.Close()
 	s.carried.Close() // its watches end
 	s.listeners.Shutdown(shutdownTimeout)
 }

@@ -34,6 +34,8 @@ var rules = map[string]rule{
 	"POST /query_by_hash":        {role: Query, forward: true},
 	"POST /query_batch":          {role: Query, forward: true},
 	"POST /query_tiered_by_hash": {role: Query, forward: true},
+	"POST /candidates":           {role: Query, forward: true},
+	"GET /instances":             {role: Query},
 	"GET /services":              {role: Query},
 	"GET /workers":               {role: Query},
 
@@ -77,6 +79,7 @@ var rules = map[string]rule{
 // calls are the rules of the methods of gRPC.
 var calls = map[string]rule{
 	"/kvconductor.v1.Conductor/Query":                                {role: Query, forward: true},
+	"/kvconductor.v1.Conductor/Candidates":                           {role: Query, forward: true},
 	"/kvconductor.v1.Conductor/QueryBatch":                           {role: Query, forward: true},
 	"/kvconductor.v1.Conductor/Watch":                                {role: Query, forward: true},
 	"/kvconductor.v1.Conductor/Routed":                               {role: Query, forward: true},

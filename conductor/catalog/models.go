@@ -120,8 +120,8 @@ func (m Models) Resolve(tenant, name string) registration.Meaning {
 	return registration.Meaning{Model: name}
 }
 
-// listRegistered returns the registered models of a tenant, sorted.
-func (m Models) listRegistered(tenant string) []string {
+// Registered returns the registered models of a tenant, sorted.
+func (m Models) Registered(tenant string) []string {
 	var all []string
 	if m.catalog.shared != nil {
 		all = m.catalog.shared.Models(tenant)
@@ -159,8 +159,8 @@ const maxModelsNamed = 20
 func (m Models) Unregistered(tenant, name string, blockSize int) string {
 	tenant = cmp.Or(tenant, scope.DefaultTenant)
 	model := m.Resolve(tenant, name).Model
-	sizes := m.engineSizes(tenant, model)
-	models := m.listRegistered(tenant)
+	sizes := m.BlockSizes(tenant, model)
+	models := m.Registered(tenant)
 	several := m.FindByName(tenant, name)
 	switch {
 	case slices.Contains(sizes, blockSize):
@@ -216,8 +216,8 @@ func ModelsOf(all []registration.Meaning) (models []string) {
 	return slices.Compact(models)
 }
 
-// engineSizes returns the block sizes for which engines of a model are registered here, ascending.
-func (m Models) engineSizes(tenant, model string) (sizes []int) {
+// BlockSizes returns the block sizes for which engines of a model are registered here, ascending.
+func (m Models) BlockSizes(tenant, model string) (sizes []int) {
 	m.catalog.mu.RLock()
 	defer m.catalog.mu.RUnlock()
 	for _, size := range m.catalog.sizes[scope.Shard{Tenant: tenant, Model: model}] {

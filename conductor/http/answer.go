@@ -49,10 +49,8 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 	if row.UpperBound {
 		pairs++
 	}
-	of := 3 // of a rank
 	if ans.Expected {
 		pairs++
-		of++
 	}
 	e.Map(pairs)
 	e.IntField("longest_matched", row.Longest*size)
@@ -78,20 +76,7 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 		e.Int(r.Blocks * size)
 	}
 	e.EndMap()
-	e.Name("rank_matches")
-	e.Map(len(row.Ranks))
-	for _, r := range row.Ranks {
-		e.NumberName(int(r.Rank))
-		e.Map(of)
-		e.IntField("gpu", r.Device*size)
-		e.IntField("cpu", r.Host*size)
-		e.IntField("disk", r.Disk*size)
-		if ans.Expected {
-			e.IntField("expected", r.Expected*size)
-		}
-		e.EndMap()
-	}
-	e.EndMap()
+	writeRankMatches(e, row, size, ans.Expected)
 	if ans.Truncated {
 		e.Name("truncated")
 		e.True()
@@ -117,6 +102,28 @@ func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 			}
 			e.Key(ans.Pools[i].Key.String())
 			writeDetail(e, &ans.Pools[i])
+		}
+		e.EndMap()
+	}
+	e.EndMap()
+}
+
+// writeRankMatches writes how far the media of each rank reach.
+func writeRankMatches(e *body.Encoder, row *match.Row, size int, expected bool) {
+	pairs := 3
+	if expected {
+		pairs++
+	}
+	e.Name("rank_matches")
+	e.Map(len(row.Ranks))
+	for _, r := range row.Ranks {
+		e.NumberName(int(r.Rank))
+		e.Map(pairs)
+		e.IntField("gpu", r.Device*size)
+		e.IntField("cpu", r.Host*size)
+		e.IntField("disk", r.Disk*size)
+		if expected {
+			e.IntField("expected", r.Expected*size)
 		}
 		e.EndMap()
 	}

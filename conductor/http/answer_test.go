@@ -82,7 +82,7 @@ func (f *handFilled) store(reg registration.Registration, medium string, prompt 
 // routed reports a prompt, if its target is there.
 func (f *handFilled) routed(instance string, rank int, prompt []uint32) {
 	r := match.Routed{Query: match.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}, Target: instance, Rank: rank}
-	if _, err := f.c.For(conductor.Reader{}).Routed(&r); err != nil && !errors.As(err, new(*match.UnknownTargetError)) {
+	if _, err := f.c.For(conductor.Reader{}).Routed(&r); err != nil && !errors.As(err, new(*match.UnknownNameError)) {
 		f.t.Fatal(err)
 	}
 }

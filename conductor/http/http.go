@@ -37,6 +37,10 @@ type Options struct {
 	Discovery *discovery.Manager
 	// Registry is the registry that replicas share; nil is none.
 	Registry *membership.Registry
+	// Watches are the open watches of instances; nil allows none.
+	Watches *Watches
+	// Again reports whether the client of a watch may still watch; nil never asks.
+	Again func(*gin.Context) bool
 	// Version is reported by /health.
 	Version string
 }
@@ -56,11 +60,13 @@ func Dialect(c *conductor.Conductor, opts Options) server.Dialect {
 		{Method: http.MethodPost, Path: "/query", Handle: a.queryHandler(queryFields, a.answerOne(a.readTokens), body.Msgpack)},
 		{Method: http.MethodPost, Path: "/query_by_hash", Handle: a.queryHandler(hashFields, a.answerOne(a.readHashes), body.Msgpack)},
 		{Method: http.MethodPost, Path: "/query_batch", Handle: a.queryHandler(batchFields, a.answerBatch)},
-		{Method: http.MethodPost, Path: "/routed", Handle: a.routedHandler, Packed: true},
+		{Method: http.MethodPost, Path: "/candidates", Handle: a.eitherHandler(candidateFields, a.candidates), Packed: true},
+		{Method: http.MethodPost, Path: "/routed", Handle: a.eitherHandler(routedFields, a.routed), Packed: true},
 		{Method: http.MethodDelete, Path: "/routed/*id", Handle: reply.Wrap(a.takeBack), Packed: true},
 		{Method: http.MethodPost, Path: "/feedback", Handle: reply.Wrap(a.feedback)},
 		{Method: http.MethodPost, Path: "/lmcache/events", Handle: reply.Wrap(a.lmcacheEvents)},
 		{Method: http.MethodGet, Path: "/services", Handle: reply.Wrap(a.services)},
+		{Method: http.MethodGet, Path: "/instances", Handle: a.instances},
 		{Method: http.MethodGet, Path: "/global_view", Handle: reply.Wrap(a.globalView)},
 		{Method: http.MethodGet, Path: "/health", Handle: reply.Wrap(a.health)},
 	}}

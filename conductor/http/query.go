@@ -162,9 +162,14 @@ func (f *fields) query(r *body.Request, prompt promptReader) match.Query {
 
 // prompt reads a query without limits to its rows.
 func (f *fields) prompt(r *body.Request, prompt promptReader) match.Query {
+	return f.promptWithin(r, prompt, f.blockSize)
+}
+
+// promptWithin is prompt with a reader of the block size.
+func (f *fields) promptWithin(r *body.Request, prompt promptReader, blockSize func() int) match.Query {
 	q := match.Query{
 		Model:     f.required("model", "modelname", "model_name"),
-		BlockSize: f.blockSize(),
+		BlockSize: blockSize(),
 	}
 	p := prompt(f, r)
 	q.Tokens, q.Hashes, q.ByHash, q.HashKind = p.tokens, p.hashes, p.byHash, p.kind

@@ -28,28 +28,33 @@ import (
 var (
 	reportFields = append(slices.Concat(ofHashes, body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}},
 		body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "dp_rank", "ttl",
-			"request_id")),
+			"request_id", "answer_id")),
 		body.Field{Name: "min_matched", Kind: body.Ignored}, body.Field{Name: "top", Kind: body.Ignored},
 		body.Field{Name: "expected", Kind: body.Ignored}, body.Field{Name: "lora_id", Kind: body.Ignored})
 	routedFields = append(body.Shape{{Name: "prompts", Kind: body.Objects(reportFields)}}, reportFields...)
 )
 
 // notShared are the fields of a report that cannot count for all prompts of a list.
-var notShared = [...]string{"token_ids", "token_ids_b64", "seq_hashes", "block_hash", "block_hashes", "request_id"}
+var notShared = [...]string{"token_ids", "token_ids_b64", "seq_hashes", "block_hash", "block_hashes", "request_id", "answer_id"}
+
+// promptNames are the fields that have a prompt.
+var promptNames = [...]string{"token_ids", "token_ids_b64", "seq_hashes", "block_hash", "block_hashes"}
 
 // maxSeconds bounds a ttl in seconds, far beyond what a report may have, so that it fits into a time.Duration.
 const maxSeconds = 1e9
 
-// eitherCodec is what a report may be written in.
+// eitherCodec is what a report and a question for candidates may be written in.
 var eitherCodec = []body.Codec{body.JSON, body.Msgpack}
 
-// routedHandler notes where prompts go: POST /routed. The answer is empty unless there is something to say.
-func (a *api) routedHandler(g *gin.Context, codec body.Codec) {
-	in := body.JSON
-	if server.Speaks(g.GetHeader("Content-Type"), body.Msgpack) {
-		in = body.Msgpack
+// eitherHandler is queryHandler for a body in either codec.
+func (a *api) eitherHandler(s body.Shape, answer func(*fields, *body.Request) error) server.Handler {
+	return func(g *gin.Context, codec body.Codec) {
+		in := body.JSON
+		if server.Speaks(g.GetHeader("Content-Type"), body.Msgpack) {
+			in = body.Msgpack
+		}
+		a.answerWithin(g, in, codec, s, answer, eitherCodec...)
 	}
-	a.answerWithin(g, in, codec, routedFields, a.routed, eitherCodec...)
 }
 
 // takeBack takes a report back: DELETE /routed/ID?tenant_id=TENANT.
@@ -57,12 +62,12 @@ func (a *api) takeBack(g *gin.Context) (any, error) {
 	return reply.NoContent{}, access.View(a.conductor, g).TakeBack(g.Query("tenant_id"), strings.TrimPrefix(g.Param("id"), "/"))
 }
 
-// routed notes where the prompt of a body goes, or those of a list.
+// routed notes where the prompt of a body goes, or those of a list: POST /routed. It writes nothing unless there is something to say.
 func (a *api) routed(f *fields, r *body.Request) error {
 	if f.has("prompts") {
 		return a.routedList(f, r)
 	}
-	x := f.routed(r, a.readEither(f))
+	x := a.readRouted(f, r)
 	if f.err != nil {
 		return f.err
 	}
@@ -79,9 +84,19 @@ func (a *api) routed(f *fields, r *body.Request) error {
 	return nil
 }
 
-// routed reads a report.
-func (f *fields) routed(r *body.Request, prompt promptReader) match.Routed {
-	x := match.Routed{Query: f.prompt(r, prompt), Rank: match.AnyRank}
+// readRouted reads a report of a prompt, or of the answer that a router got for one.
+func (a *api) readRouted(f *fields, r *body.Request) match.Routed {
+	x := match.Routed{Rank: match.AnyRank}
+	if f.has("answer_id") {
+		x.AnswerID, x.Tenant, x.Instance = f.required("answer_id"), f.name("tenant_id"), f.optional("instance_id")
+		for _, prompt := range promptNames {
+			if f.has(prompt) {
+				f.keepError(invalid.Field(prompt, "conflict", "answer_id and %s are both given", prompt))
+			}
+		}
+	} else {
+		x.Query = f.prompt(r, a.readEither(f))
+	}
 	if x.Instance != nil {
 		x.Target, x.Instance = *x.Instance, nil
 	}
@@ -202,7 +217,7 @@ func (a *api) routedItem(batch *fields, r *body.Request, i int) (unsynced []stat
 		return nil, err
 	}
 	lists := len(r.Tokens)
-	x := f.routed(r, a.readEither(&f))
+	x := a.readRouted(&f, r)
 	r.Tokens = r.Tokens[:lists] // what base64 has added is read before the next is
 	if f.err != nil {
 		return nil, f.err

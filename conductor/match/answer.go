@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/events/stream"
 	"example.com/conductor/tiers"
 )
 
@@ -23,6 +24,8 @@ type Answer struct {
 	Pools []SourceDetail
 	// Expected says that rows tell how much is expected: Query.Expected.
 	Expected bool
+	// ID names the answer in reports, with Query.Keep; 0 if it is not kept.
+	ID uint64
 }
 
 // Row is what one instance can serve of the prompt, in blocks. Rows may share Media and
@@ -43,12 +46,22 @@ type Row struct {
 	// UpperBound says that events do not tell what some attention group of a rank needs, so that the engine may take less than
 	// the blocks of it that the row counts. See rule EVENT-1.
 	UpperBound bool
-	at         int32 // position in the roster, -1 for an instance that is not registered
+	// State is that of the source of the instance that is furthest from synced, with Query.States.
+	State stream.State
+	at    int32 // position in the roster, -1 for an instance that is not registered
 }
 
 // At returns the position of the row's instance in the answer's roster; not ok if the
 // instance is not registered.
 func (r *Row) At() (at int, ok bool) { return int(r.at), r.at >= 0 }
+
+// AddressOf returns where the instance of a row takes requests, "" if that is not known.
+func (a *Answer) AddressOf(row *Row) string {
+	if row.at < 0 {
+		return ""
+	}
+	return a.Roster.Instances[row.at].Address
+}
 
 // zeroRows is the key of what zerosOf keeps.
 type zeroRows struct{}

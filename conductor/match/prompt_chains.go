@@ -11,6 +11,7 @@ import (
 // deployment, and appends a lookup for each further one.
 func (sc *scratch) resetPromptChains(d *catalog.Deployment, constant uint64, q *Query, lookups []index.Lookup) []index.Lookup {
 	set := d.LookAheads()
+	sc.lookAheads = set
 	if n := set.Count() - 1; len(sc.chains) < n {
 		sc.chains = make([]hash.Chain, n)
 	}

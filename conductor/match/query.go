@@ -52,6 +52,10 @@ type Query struct {
 	// Expected adds to each row what its instance is expected to have soon. MinMatched and Top are about
 	// that then.
 	Expected bool
+	// Keep keeps the answer for some seconds, so that a report can name it by Answer.ID in place of the prompt.
+	Keep bool
+	// States adds to each row the state of its instance.
+	States bool
 	// Clock measures the stages of the request that asks; nil measures nothing.
 	Clock *stage.Clock
 }
@@ -62,6 +66,7 @@ type Matcher struct {
 	memo    *hash.Memo // nil is none
 	now     func() time.Time
 	queries queryMetrics
+	kept    keptAnswers
 
 	saltedOnly atomic.Bool
 	watcher    atomic.Pointer[QueryWatcher] // nil is none
@@ -94,7 +99,10 @@ type scratch struct {
 	finder      tiers.HitFinder
 	cacheHits   []tiers.CacheHit // of the finder
 	folder      tiers.Folder
-	clock       *stage.Clock // of the query, nil for none
+	clock       *stage.Clock       // of the query, nil for none
+	lookAheads  catalog.LookAheads // of chain and chains
+	kept        []keptChain        // of a query with Keep, see kept.go
+	states      []instanceState    // of a query with States, by position in the roster
 
 	// See expected.go.
 	found         []expect.Found
@@ -156,6 +164,7 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 	tenant := cmp.Or(q.Tenant, scope.DefaultTenant)
 	ans := &sc.ans
 	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
+	sc.kept = nil
 
 	d = c.catalog.Deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
 	if d != nil {
@@ -176,6 +185,9 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 		if d != nil {
 			ans.Pools = c.detail(d.Pools())
 		}
+	}
+	if q.States && roster != nil { // likewise
+		sc.readStates(roster)
 	}
 	if roster == nil {
 		// A row that was named and is not registered: pools serve instances, not names.
@@ -212,6 +224,10 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 		sc.observePrefixes(d, id, q, roster, best, now)
 	}
 	recheck(ans.Pools)
+	if q.States {
+		sc.recheckStates(roster)
+	}
+	c.keep(sc, q, now)
 	if details != nil {
 		for i := range ans.Rows {
 			row := &ans.Rows[i]
@@ -283,6 +299,7 @@ func (sc *scratch) lookup(d *catalog.Deployment, id *names.Identity, q *Query, c
 		sc.lookupNames(d, id, q)
 		sc.hashes = q.Hashes
 		sc.findExpected(d, &sc.hashes, id.Constant^expect.NamesMix, q)
+		sc.keepChains(q, nil)
 		return
 	case q.ByHash:
 		sc.hashes = q.Hashes
@@ -307,12 +324,14 @@ func (sc *scratch) lookup(d *catalog.Deployment, id *names.Identity, q *Query, c
 	case q.ByHash:
 		sc.findExpected(d, &sc.hashes, id.Constant, q)
 		sc.sample(&sc.hashes, len(q.Hashes))
+		sc.keepChains(q, nil)
 	default:
 		sc.sample(&sc.chain, sc.chain.Computed())
 		sc.findExpected(d, &sc.chain, id.Constant, q)
 		for i := range further {
 			sc.findExpected(d, &further[i], id.Constant, q)
 		}
+		sc.keepChains(q, further)
 		sc.forgetPrompt()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,6 +31,36 @@ type Routed struct {
 	// RequestID names the request within its tenant. The same report again changes nothing, and TakeBack ends
 	// it; "" for none.
 	RequestID string
+	// AnswerID is the text of an Answer.ID whose prompt goes to the target: Recall sets Query by it.
+	AnswerID string
+
+	kept keptAnswer // of AnswerID
+}
+
+// UnknownModel returns the error of a model that no engine of a tenant is registered for. models are those that are, sorted.
+func UnknownModel(text, model string, models []string) *UnknownNameError {
+	return &UnknownNameError{Reason: UnknownModelReason, Field: "model", Name: model, Known: models[:min(len(models), maxKnownNames)],
+		text: text}
+}
+
+// UnknownBlockSize returns the error of a block size, in tokens, that no engine of a model has; 0 is none, where a model has several.
+func UnknownBlockSize(model string, size int, sizes []int) *UnknownNameError {
+	e := &UnknownNameError{Reason: UnknownBlockSizeReason, Field: "block_size", Name: strconv.Itoa(size)}
+	for _, known := range sizes[:min(len(sizes), maxKnownNames)] {
+		e.Known = append(e.Known, strconv.Itoa(known))
+	}
+	of := strings.Join(e.Known, ", ")
+	if e.text = fmt.Sprintf("the model %q has blocks of %s tokens, not of %d", model, of, size); size == 0 {
+		e.text = fmt.Sprintf("the model %q has blocks of several sizes, %s tokens: block_size must name one", model, of)
+	}
+	return e
+}
+
+// UnknownAnswerError says that a report names an answer that is not kept, or not any more.
+type UnknownAnswerError struct{ ID string }
+
+func (e *UnknownAnswerError) Error() string {
+	return fmt.Sprintf("no answer has the id %q, or it was forgotten: report the prompt itself", e.ID)
 }
 
 // AnyRank is the rank of a report whose router leaves the rank to the engine.
@@ -40,27 +71,57 @@ const (
 	leastRoutedTTL = time.Millisecond
 	mostRoutedTTL  = expect.LongestTTL
 	maxRequestID   = 128 // bytes
-	maxKnownNames  = 32  // in an UnknownTargetError
+	maxKnownNames  = 32  // in an UnknownNameError
 )
 
-// UnknownTargetError says that a report names a model, an instance or a rank that is not registered.
-type UnknownTargetError struct {
-	Field string   // model, instance_id or dp_rank
-	Name  string   // what was asked for
-	Known []string // what the tenant has in its place: names, or ranks as numbers, sorted, at most 32
-	text  string
+// UnknownNameError says that a router names a model, a block size, an instance or a rank that is not registered.
+type UnknownNameError struct {
+	Reason string   // not_found; of a question for candidates UnknownModelReason or UnknownBlockSizeReason
+	Field  string   // model, block_size, instance_id or dp_rank
+	Name   string   // what was asked for
+	Known  []string // what the tenant has in its place: names, or numbers as texts, sorted, at most 32
+	text   string
 }
 
-func (e *UnknownTargetError) Error() string { return e.text }
+// Reasons of an UnknownNameError.
+const (
+	UnknownModelReason     = "unknown_model"
+	UnknownBlockSizeReason = "unknown_block_size"
+)
+
+// UnknownAnswerReason is the reason of an UnknownAnswerError.
+const UnknownAnswerReason = "unknown_answer"
+
+func (e *UnknownNameError) Error() string { return e.text }
 
 // unknownTarget returns the error of a name. known are the names in its place, in the order in which the
 // client gets them.
-func unknownTarget(field, name, what string, known []string) *UnknownTargetError {
+func unknownTarget(field, name, what string, known []string) *UnknownNameError {
 	text := fmt.Sprintf("no %s %q is registered", what, name)
 	if near := spelling.Closest(name, known); near != "" {
 		text += fmt.Sprintf(", did you mean %q?", near)
 	}
-	return &UnknownTargetError{Field: field, Name: name, Known: known[:min(len(known), maxKnownNames)], text: text}
+	return &UnknownNameError{Reason: "not_found", Field: field, Name: name, Known: known[:min(len(known), maxKnownNames)], text: text}
+}
+
+// Recall sets the query of a report to that of the answer it names; Report then gives it the hashes of the prompt. It returns an
+// *UnknownAnswerError if the answer is not kept for a tenant that is in tenants and, if it is not "", the tenant of the report.
+func (c *Matcher) Recall(r *Routed, tenants scope.Tenants) error {
+	id, err := strconv.ParseUint(r.AnswerID, 16, 64)
+	a, ok := c.kept.find(id, c.now())
+	if err != nil || !ok || !tenants.Has(a.query.Tenant) || r.Tenant != "" && r.Tenant != a.query.Tenant {
+		return &UnknownAnswerError{r.AnswerID}
+	}
+	r.Query, r.kept = a.query, a
+	return nil
+}
+
+// FormatAnswerID returns the text of an Answer.ID, "" for 0.
+func FormatAnswerID(id uint64) string {
+	if id == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", id)
 }
 
 // Check returns the first bad field of a report but its prompt.
@@ -82,7 +143,7 @@ func (r *Routed) Check() error {
 // it or the time is over. The model has its own name. It returns the sources of the target that are not synced, whose events
 // may not tell. The report keeps nothing of r.
 //
-// Errors: *invalid.FieldError, *UnknownTargetError.
+// Errors: *invalid.FieldError, *UnknownNameError, *UnknownAnswerError.
 func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 	tenant := cmp.Or(r.Tenant, scope.DefaultTenant)
 	d := c.catalog.Deployment(scope.Deployment{Tenant: tenant, Model: r.Model, BlockSize: r.BlockSize})
@@ -102,6 +163,12 @@ func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 	rank, err := rankOfReport(d, to, r.Rank)
 	if err != nil {
 		return nil, err
+	}
+	if r.AnswerID != "" {
+		var ok bool
+		if r.Hashes, ok = r.kept.hashesFor(d.LookAheadOf(to.ID)); !ok { // events have told of another look-ahead since
+			return nil, &UnknownAnswerError{r.AnswerID}
+		}
 	}
 	target := d.Expected.Target(to.ID, rank, targetOptions(to, rank))
 	sc := scratches.Get().(*scratch)

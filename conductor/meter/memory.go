@@ -51,6 +51,7 @@ func (m *Meter) Memory() []MemoryPart {
 		{Name: "lifetimes", Bytes: sources.Lives},
 		{Name: "source_histories", Bytes: sources.Histories},
 		{Name: "expected", Bytes: m.opts.Catalog.Expected().Bytes()},
+		{Name: "answers", Bytes: m.opts.Matcher.KeptBytes()},
 		{Name: "prefixes", Bytes: int64(m.opts.Catalog.PrefixBytes())},
 		{Name: "hash_memo", Bytes: m.opts.Memo.Stats().Bytes},
 		{Name: "journal", Bytes: int64(m.opts.Tape.MemoryBytes())},

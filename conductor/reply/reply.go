@@ -145,7 +145,9 @@ func DescribeError(err error) (int, ErrorBody) {
 		conflict *registration.ConflictError
 		profile  *catalog.ProfileConflictError
 		invalid  *body.Error
-		unknown  *match.UnknownTargetError
+		unknown  *match.UnknownNameError
+
+		forgotten *match.UnknownAnswerError
 	)
 	status, reason := server.Status(err)
 	row := ErrorBody{Error: err.Error(), Reason: reason}
@@ -166,7 +168,12 @@ func DescribeError(err error) (int, ErrorBody) {
 		}
 	case errors.As(err, &unknown):
 		known := append([]string{}, unknown.Known...)
-		return http.StatusNotFound, ErrorBody{Error: unknown.Error(), Reason: "not_found", Field: unknown.Field, Known: &known}
+		if status = http.StatusNotFound; unknown.Reason == match.UnknownBlockSizeReason {
+			status = http.StatusBadRequest
+		}
+		return status, ErrorBody{Error: unknown.Error(), Reason: unknown.Reason, Field: unknown.Field, Known: &known}
+	case errors.As(err, &forgotten):
+		return http.StatusNotFound, ErrorBody{Error: forgotten.Error(), Reason: match.UnknownAnswerReason, Field: "answer_id"}
 	case errors.As(err, &conflict):
 		return http.StatusConflict, ErrorBody{Error: conflict.Error(), Reason: "conflict", Field: conflict.Field}
 	case errors.As(err, &profile):

@@ -5,6 +5,7 @@ import (
 
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/tiers"
 )
@@ -14,7 +15,10 @@ const (
 	answerTenant, answerRows, answerTruncated, answerPools = 1, 2, 3, 4
 
 	rowInstance, rowLongest, rowMedia, rowRanks, rowWindow, rowSources, rowExpected = 1, 2, 3, 4, 5, 6, 7
-	rowApproximate, rowUpperBound                                                   = 8, 9
+	rowApproximate, rowUpperBound, rowAddress, rowState                             = 8, 9, 10, 11
+
+	candidatesID, candidatesTenant, candidatesModel, candidatesLora = 1, 2, 3, 4
+	candidatesBlockSize, candidatesRows, candidatesTruncated        = 5, 6, 7
 
 	mediumName, mediumMatched = 1, 2
 
@@ -55,6 +59,28 @@ func appendAnswer(b []byte, ans *match.Answer) []byte {
 		b = number(b, answerTruncated, 1)
 	}
 	return w.sources(b, answerPools, ans.Pools)
+}
+
+// candidatesOf returns the answer of Candidates, see answerOf.
+func candidatesOf(ans *match.Answer, resolved registration.Meaning) *pb.CandidatesResponse {
+	w := writer{size: ans.BlockSize}
+	b := appendText(nil, candidatesID, match.FormatAnswerID(ans.ID))
+	b = appendText(b, candidatesTenant, ans.Tenant)
+	b = appendText(b, candidatesModel, resolved.Model)
+	b = appendText(b, candidatesLora, resolved.Lora)
+	b = number(b, candidatesBlockSize, uint64(ans.BlockSize))
+	for i := range ans.Rows {
+		row := &ans.Rows[i]
+		b = w.message(b, candidatesRows, func(b []byte) []byte {
+			return appendText(appendText(w.row(b, row), rowAddress, ans.AddressOf(row)), rowState, string(row.State))
+		})
+	}
+	if ans.Truncated {
+		b = number(b, candidatesTruncated, 1)
+	}
+	out := new(pb.CandidatesResponse)
+	out.ProtoReflect().SetUnknown(b)
+	return out
 }
 
 // zeros are the rows of a roster that hold nothing, as an answer has them.

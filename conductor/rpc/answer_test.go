@@ -54,6 +54,16 @@ func TestAnswerIsAMessage(t *testing.T) {
 		<-pace.C
 	}
 	seen := make(map[protoreflect.FullName]bool)
+	check := func(text []byte, m proto.Message) {
+		t.Helper()
+		must.Succeed(t, proto.Unmarshal(text, m))
+		again, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		must.Succeed(t, err)
+		if !bytes.Equal(again, text) {
+			t.Errorf("%d bytes, protobuf writes %d: %v", len(text), len(again), m)
+		}
+		visit(m.ProtoReflect(), seen)
+	}
 	report := match.Routed{Query: match.Query{Model: "m", BlockSize: 1, Tokens: prompt(300).GetTokens().Ids}, Target: "b-1"}
 	_, err := r.conductor.For(conductor.Reader{}).Routed(&report)
 	must.Succeed(t, err)
@@ -61,17 +71,20 @@ func TestAnswerIsAMessage(t *testing.T) {
 		{Tokens: prompt(200).GetTokens().Ids}, {Tokens: prompt(200).GetTokens().Ids, Detail: true}, {}, {Top: 1},
 		{Tokens: prompt(300).GetTokens().Ids, Expected: true}, {Tokens: prompt(300).GetTokens().Ids, Expected: true, Detail: true},
 	} {
-		text := ask(q)
-		var m pb.QueryResponse
-		must.Succeed(t, proto.Unmarshal(text, &m))
-		again, err := proto.MarshalOptions{Deterministic: true}.Marshal(&m)
-		must.Succeed(t, err)
-		if !bytes.Equal(again, text) {
-			t.Errorf("%d bytes, protobuf writes %d: %v", len(text), len(again), &m)
-		}
-		visit(m.ProtoReflect(), seen)
+		check(ask(q), new(pb.QueryResponse))
 	}
-	for _, message := range []proto.Message{new(pb.QueryResponse), new(pb.Row), new(pb.Medium), new(pb.Rank), new(pb.Source)} {
+	q := match.Query{Model: "m", BlockSize: 1, Tokens: prompt(200).GetTokens().Ids, Expected: true, Keep: true, States: true}
+	must.Succeed(t, r.conductor.For(conductor.Reader{}).Answer(&q, func(ans *match.Answer) {
+		ans.Truncated = true
+		if at, ok := ans.Rows[0].At(); ok {
+			ans.Roster.Instances[at].Address = "http://b-0" // no registration here has one
+		}
+		text, err := proto.Marshal(candidatesOf(ans, registration.Meaning{Model: "m", Lora: "l"}))
+		must.Succeed(t, err)
+		check(text, new(pb.CandidatesResponse))
+	}))
+	for _, message := range []proto.Message{new(pb.QueryResponse), new(pb.CandidatesResponse), new(pb.Row), new(pb.Medium), new(pb.Rank),
+		new(pb.Source)} {
 		fields := message.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {
 			if name := fields.Get(i).FullName(); !seen[name] {

@@ -109,6 +109,23 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 
 // keepReport keeps one prompt.
 func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]status.SourceState, error) {
+	r := match.Routed{
+		Target: in.InstanceId, Rank: match.AnyRank, TTL: time.Duration(in.TtlMs) * time.Millisecond, RequestID: in.RequestId,
+		AnswerID: in.AnswerId,
+	}
+	if in.DpRank != nil {
+		if *in.DpRank > math.MaxInt32 {
+			return nil, invalid.Field("dp_rank", "out_of_range", "dp_rank must be at most %d, got %d", math.MaxInt32, *in.DpRank)
+		}
+		r.Rank = int(*in.DpRank)
+	}
+	if in.AnswerId != "" {
+		if in.Prompt != nil {
+			return nil, invalid.Field("prompt", "conflict", "answer_id and a prompt are both given")
+		}
+		r.Tenant = in.TenantId
+		return view.Routed(&r)
+	}
 	prompt := &pb.QueryRequest{
 		TenantId: in.TenantId, Model: in.Model, BlockSize: in.BlockSize, LoraName: in.LoraName, CacheSalt: in.CacheSalt,
 	}
@@ -122,16 +139,7 @@ func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]status
 	if err != nil {
 		return nil, err
 	}
-	r := match.Routed{
-		Query: q, Target: in.InstanceId, Rank: match.AnyRank, TTL: time.Duration(in.TtlMs) * time.Millisecond,
-		RequestID: in.RequestId,
-	}
-	if in.DpRank != nil {
-		if *in.DpRank > math.MaxInt32 {
-			return nil, invalid.Field("dp_rank", "out_of_range", "dp_rank must be at most %d, got %d", math.MaxInt32, *in.DpRank)
-		}
-		r.Rank = int(*in.DpRank)
-	}
+	r.Query = q
 	return view.Routed(&r)
 }
 

@@ -545,3 +545,50 @@ func TestForwardedReports(t *testing.T) {
 		t.Errorf("%d slots are taken", st.Inside)
 	}
 }
+
+// TestCandidates asks where a prompt may go, and reports by the id of the answer.
+func TestCandidates(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	r.register("a")
+	r.register("http://b")
+	in := prompt(40)
+	in.BlockSize = 0
+	ans, err := r.client.Candidates(ctx, in)
+	must.Succeed(t, err)
+	if ans.Id == "" || ans.TenantId != "default" || ans.Model != "m" || ans.LoraName != "" || ans.BlockSize != 1 || len(ans.Rows) != 2 ||
+		ans.Rows[0].Address != "" || ans.Rows[1].Address != "http://b" || ans.Rows[0].State == "" {
+		t.Errorf("%v", ans)
+	}
+	by := func(id string, more ...func(*pb.RoutedPrompt)) error {
+		p := &pb.RoutedPrompt{AnswerId: id, InstanceId: "a"}
+		for _, f := range more {
+			f(p)
+		}
+		_, err := r.client.Routed(ctx, requestOf(p))
+		return err
+	}
+	must.Succeed(t, by(ans.Id))
+	if got := r.expected(); got != "a:0/40 http://b:0/0" {
+		t.Errorf("after a report by id: %s", got)
+	}
+	f := func(err error, want string) {
+		t.Helper()
+		if got := faultOf(err); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	f(by("7"), "NotFound answer_id unknown_answer []")
+	f(by(ans.Id, func(p *pb.RoutedPrompt) { p.TenantId = "other" }), "NotFound answer_id unknown_answer []")
+	f(by(ans.Id, func(p *pb.RoutedPrompt) { p.InstanceId = "c" }), "NotFound instance_id not_found [a http://b]")
+	f(by(ans.Id, func(p *pb.RoutedPrompt) { p.Prompt = reportOf("a", 1).Prompt }), "InvalidArgument prompt conflict")
+	ask := func(change func(*pb.QueryRequest)) error {
+		in := prompt(4)
+		change(in)
+		_, err := r.client.Candidates(ctx, in)
+		return err
+	}
+	f(ask(func(in *pb.QueryRequest) { in.Model = "x" }), "NotFound model unknown_model [m]")
+	f(ask(func(in *pb.QueryRequest) { in.BlockSize = 16 }), "InvalidArgument block_size unknown_block_size")
+	f(ask(func(in *pb.QueryRequest) { in.Prompt = nil }), "InvalidArgument prompt missing")
+}

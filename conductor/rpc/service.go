@@ -9,6 +9,7 @@ import (
 
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/registration"
 
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
@@ -31,6 +32,22 @@ func (s *service) Query(ctx context.Context, in *pb.QueryRequest) (out *pb.Query
 		return nil, err
 	}
 	err = access.ViewOf(ctx, s.server.opts.Conductor).Answer(&q, func(ans *match.Answer) { out = answerOf(ans) })
+	return out, err
+}
+
+// Candidates implements kvconductorv1.ConductorServer.
+func (s *service) Candidates(ctx context.Context, in *pb.QueryRequest) (out *pb.CandidatesResponse, err error) {
+	q, err := s.readQueryWithin(in, 0)
+	if err != nil {
+		return nil, err
+	}
+	q.Detail = false
+	err = conductor.Candidates(access.ViewOf(ctx, s.server.opts.Conductor), &q, func(ans *match.Answer, resolved registration.Meaning) {
+		if isCarried(ctx) {
+			ans.ID = 0 // the report comes to the replica that was asked first, which does not have the answer
+		}
+		out = candidatesOf(ans, resolved)
+	})
 	return out, err
 }
 
@@ -80,7 +97,9 @@ func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb
 func errorOf(err error) *pb.Error {
 	var (
 		field   *invalid.FieldError
-		unknown *match.UnknownTargetError
+		unknown *match.UnknownNameError
+
+		forgotten *match.UnknownAnswerError
 	)
 	switch {
 	case errors.As(err, &field):
@@ -91,7 +110,9 @@ func errorOf(err error) *pb.Error {
 		}
 		return e
 	case errors.As(err, &unknown):
-		return &pb.Error{Message: err.Error(), Reason: "not_found", Field: unknown.Field, Known: unknown.Known}
+		return &pb.Error{Message: err.Error(), Reason: unknown.Reason, Field: unknown.Field, Known: unknown.Known}
+	case errors.As(err, &forgotten):
+		return &pb.Error{Message: err.Error(), Reason: match.UnknownAnswerReason, Field: "answer_id"}
 	case errors.Is(err, conductor.ErrForbidden):
 		return &pb.Error{Message: err.Error(), Reason: "forbidden"}
 	case errors.Is(err, forward.ErrReplicas):
@@ -110,6 +131,11 @@ func errorOf(err error) *pb.Error {
 
 // readQuery checks a request. The query has the lists of the request.
 func (s *service) readQuery(in *pb.QueryRequest) (q match.Query, err error) {
+	return s.readQueryWithin(in, 1)
+}
+
+// readQueryWithin is readQuery for a block size of at least leastBlockSize tokens, 0 if it may be left out.
+func (s *service) readQueryWithin(in *pb.QueryRequest, leastBlockSize uint32) (q match.Query, err error) {
 	q = match.Query{
 		Tenant: in.TenantId, Model: in.Model, Lora: in.LoraName, Salt: in.CacheSalt, Instance: in.InstanceId, Detail: in.Detail,
 		Expected: in.Expected,
@@ -117,7 +143,7 @@ func (s *service) readQuery(in *pb.QueryRequest) (q match.Query, err error) {
 	if q.Model == "" {
 		return q, invalid.Field("model", "missing", "model is required")
 	}
-	if in.BlockSize == 0 {
+	if in.BlockSize < leastBlockSize {
 		return q, invalid.Field("block_size", "missing", "block_size is required, and at least 1")
 	}
 	for _, f := range [...]struct {

@@ -14,6 +14,7 @@ import (
 
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
@@ -35,6 +36,8 @@ func statusOf(err error) error {
 	switch {
 	case errors.As(err, &field):
 		return detailed(codes.InvalidArgument, field.Message, violation(field))
+	case errors.As(err, new(*match.UnknownNameError)), errors.As(err, new(*match.UnknownAnswerError)):
+		return statusOfError(errorOf(err))
 	case errors.Is(err, ingest.ErrNotFound):
 		return status.Error(codes.NotFound, err.Error())
 	case errors.As(err, &unserved):
@@ -77,7 +80,7 @@ func violation(e *invalid.FieldError) *errdetails.BadRequest {
 func statusOfError(e *pb.Error) error {
 	detail := protoadapt.MessageV1Of(e)
 	switch e.Reason {
-	case "not_found":
+	case "not_found", match.UnknownModelReason, match.UnknownAnswerReason:
 		return detailed(codes.NotFound, e.Message, detail)
 	case "forbidden":
 		return detailed(codes.PermissionDenied, e.Message, detail)

@@ -5,6 +5,7 @@ import (
 
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/events/stream"
 )
 
 // Rows writes the rows of answers in the shape of a dialect. Most rows of most answers
@@ -12,14 +13,21 @@ import (
 // copies rows with equal numbers from one another.
 type Rows struct {
 	write func(*body.Encoder, *match.Row, *match.Answer)
-	html  bool       // as of body.Encoder
-	keys  [2][2]byte // whose addresses a roster keeps zeros under, by codec, without and with expected blocks
+	html  bool // as of body.Encoder
+	// distinct rows are not copied from one another, and have states.
+	distinct bool
+	keys     [2][2]byte // whose addresses a roster keeps zeros under, by codec, without and with expected blocks
 }
 
 // NewRows returns the Rows of a dialect. write writes the value of a row. It must write
 // the same for rows whose numbers are the same.
 func NewRows(html bool, write func(*body.Encoder, *match.Row, *match.Answer)) *Rows {
 	return &Rows{write: write, html: html}
+}
+
+// NewDistinctRows is NewRows for rows that also say where an instance is and its state, so that none is a copy of another.
+func NewDistinctRows(html bool, write func(*body.Encoder, *match.Row, *match.Answer)) *Rows {
+	return &Rows{write: write, html: html, distinct: true}
 }
 
 // zeros are the rows of the instances of a roster that hold nothing, in one codec.
@@ -40,7 +48,7 @@ func (r *Rows) zerosOf(ans *match.Answer, codec body.Codec) *zeros {
 		key = &r.keys[codec][1]
 	}
 	return ans.Keep(key, func(rows []match.Row) any {
-		like := match.Answer{Expected: expected}
+		like := match.Answer{Expected: expected, Roster: ans.Roster}
 		e := body.Encoder{Codec: codec, HTML: r.html, Out: []byte{'}'}} // so that a comma is in front of each row
 		z := &zeros{rows: make([]zeroRow, len(rows))}
 		for i := range rows {
@@ -48,7 +56,11 @@ func (r *Rows) zerosOf(ans *match.Answer, codec body.Codec) *zeros {
 			at.from = len(e.Out)
 			e.Key(rows[i].Instance)
 			at.key = len(e.Out)
-			r.write(&e, &rows[i], &like)
+			row := rows[i]
+			if r.distinct {
+				row.State = stream.Synced
+			}
+			r.write(&e, &row, &like)
 			at.to = len(e.Out)
 		}
 		z.text = e.Out
@@ -78,7 +90,7 @@ func (r *Rows) Write(e *body.Encoder, ans *match.Answer, rows []match.Row) {
 			e.Key(row.Instance)
 		}
 		start := len(e.Out)
-		if last != nil && equalNumbers(last, row) {
+		if last != nil && !r.distinct && equalNumbers(last, row) {
 			e.Out = append(e.Out, e.Out[from:to]...)
 		} else {
 			r.write(e, row, ans)
@@ -92,7 +104,8 @@ func (r *Rows) Write(e *body.Encoder, ans *match.Answer, rows []match.Row) {
 // roster, and returns where the first of them stands there. Such rows equal those that were prepared for the roster: an instance
 // has no rank but those registered unless it holds something.
 func ZeroRun(rows []match.Row) (first, n int) {
-	for n < len(rows) && rows[n].Longest == 0 && rows[n].Expected == 0 && rows[n].Detail == nil {
+	for n < len(rows) && rows[n].Longest == 0 && rows[n].Expected == 0 && rows[n].Detail == nil &&
+		(rows[n].State == "" || rows[n].State == stream.Synced) {
 		at, listed := rows[n].At()
 		if n == 0 {
 			first = at

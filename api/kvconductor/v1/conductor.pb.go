@@ -421,6 +421,8 @@ type Row struct {
 	Expected       uint32                 `protobuf:"varint,7,opt,name=expected,proto3" json:"expected,omitempty"`                       // prefix that the instance has or is expected to have, if asked for: at least longest_matched
 	Approximate    bool                   `protobuf:"varint,8,opt,name=approximate,proto3" json:"approximate,omitempty"`                 // the engine publishes no events: its blocks are known by reports alone
 	UpperBound     bool                   `protobuf:"varint,9,opt,name=upper_bound,json=upperBound,proto3" json:"upper_bound,omitempty"` // events do not tell all that the engine needs of its cache: it may take less
+	Address        string                 `protobuf:"bytes,10,opt,name=address,proto3" json:"address,omitempty"`                         // of Candidates: base URL at which the instance takes requests, "" if that is not known
+	State          string                 `protobuf:"bytes,11,opt,name=state,proto3" json:"state,omitempty"`                             // of Candidates: of the source of the instance that is furthest from synced
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -518,6 +520,113 @@ func (x *Row) GetUpperBound() bool {
 	return false
 }
 
+func (x *Row) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Row) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+// CandidatesResponse is the answer of Candidates. expected of its rows and ranks is always set.
+type CandidatesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // for RoutedPrompt.answer_id; "" if the answer is not kept
+	TenantId      string                 `protobuf:"bytes,2,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	Model         string                 `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`                           // that the name in the request means
+	LoraName      string                 `protobuf:"bytes,4,opt,name=lora_name,json=loraName,proto3" json:"lora_name,omitempty"`     // likewise
+	BlockSize     uint32                 `protobuf:"varint,5,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"` // of the model, if the request has none
+	Rows          []*Row                 `protobuf:"bytes,6,rep,name=rows,proto3" json:"rows,omitempty"`
+	Truncated     bool                   `protobuf:"varint,7,opt,name=truncated,proto3" json:"truncated,omitempty"` // rows may be longer than shown: memory was short
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CandidatesResponse) Reset() {
+	*x = CandidatesResponse{}
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CandidatesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CandidatesResponse) ProtoMessage() {}
+
+func (x *CandidatesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CandidatesResponse.ProtoReflect.Descriptor instead.
+func (*CandidatesResponse) Descriptor() ([]byte, []int) {
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CandidatesResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CandidatesResponse) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *CandidatesResponse) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *CandidatesResponse) GetLoraName() string {
+	if x != nil {
+		return x.LoraName
+	}
+	return ""
+}
+
+func (x *CandidatesResponse) GetBlockSize() uint32 {
+	if x != nil {
+		return x.BlockSize
+	}
+	return 0
+}
+
+func (x *CandidatesResponse) GetRows() []*Row {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+func (x *CandidatesResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
 // Medium is how many tokens of the prefix are on one medium.
 type Medium struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -529,7 +638,7 @@ type Medium struct {
 
 func (x *Medium) Reset() {
 	*x = Medium{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[5]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +650,7 @@ func (x *Medium) String() string {
 func (*Medium) ProtoMessage() {}
 
 func (x *Medium) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[5]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +663,7 @@ func (x *Medium) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Medium.ProtoReflect.Descriptor instead.
 func (*Medium) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{5}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Medium) GetName() string {
@@ -586,7 +695,7 @@ type Rank struct {
 
 func (x *Rank) Reset() {
 	*x = Rank{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[6]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +707,7 @@ func (x *Rank) String() string {
 func (*Rank) ProtoMessage() {}
 
 func (x *Rank) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[6]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +720,7 @@ func (x *Rank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rank.ProtoReflect.Descriptor instead.
 func (*Rank) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{6}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Rank) GetRank() uint32 {
@@ -673,7 +782,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[7]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +794,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[7]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +807,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{7}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Source) GetKey() string {
@@ -766,7 +875,7 @@ type QueryBatchRequest struct {
 
 func (x *QueryBatchRequest) Reset() {
 	*x = QueryBatchRequest{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[8]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +887,7 @@ func (x *QueryBatchRequest) String() string {
 func (*QueryBatchRequest) ProtoMessage() {}
 
 func (x *QueryBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[8]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +900,7 @@ func (x *QueryBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryBatchRequest.ProtoReflect.Descriptor instead.
 func (*QueryBatchRequest) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{8}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *QueryBatchRequest) GetQueries() []*QueryRequest {
@@ -810,7 +919,7 @@ type QueryBatchResponse struct {
 
 func (x *QueryBatchResponse) Reset() {
 	*x = QueryBatchResponse{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[9]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +931,7 @@ func (x *QueryBatchResponse) String() string {
 func (*QueryBatchResponse) ProtoMessage() {}
 
 func (x *QueryBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[9]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +944,7 @@ func (x *QueryBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryBatchResponse.ProtoReflect.Descriptor instead.
 func (*QueryBatchResponse) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{9}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *QueryBatchResponse) GetAnswers() []*Answer {
@@ -859,7 +968,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[10]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +980,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[10]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +993,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{10}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Answer) GetResult() isAnswer_Result {
@@ -942,7 +1051,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[11]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -954,7 +1063,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[11]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -967,7 +1076,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{11}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Error) GetMessage() string {
@@ -1017,7 +1126,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[12]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1138,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[12]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1151,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{12}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchRequest) GetQuery() *QueryRequest {
@@ -1070,7 +1179,7 @@ type RoutedRequest struct {
 
 func (x *RoutedRequest) Reset() {
 	*x = RoutedRequest{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[13]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +1191,7 @@ func (x *RoutedRequest) String() string {
 func (*RoutedRequest) ProtoMessage() {}
 
 func (x *RoutedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[13]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +1204,7 @@ func (x *RoutedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutedRequest.ProtoReflect.Descriptor instead.
 func (*RoutedRequest) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{13}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RoutedRequest) GetPrompts() []*RoutedPrompt {
@@ -1133,14 +1242,16 @@ type RoutedPrompt struct {
 	TtlMs uint32 `protobuf:"varint,10,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	// Names the request within the tenant, in at most 128 bytes, for TakeBack. The same report again
 	// changes nothing.
-	RequestId     string `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The id of an answer of Candidates, in place of fields 2 to 7, for some seconds after the answer. tenant_id may be left out.
+	AnswerId      string `protobuf:"bytes,12,opt,name=answer_id,json=answerId,proto3" json:"answer_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RoutedPrompt) Reset() {
 	*x = RoutedPrompt{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[14]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1263,7 @@ func (x *RoutedPrompt) String() string {
 func (*RoutedPrompt) ProtoMessage() {}
 
 func (x *RoutedPrompt) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[14]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1276,7 @@ func (x *RoutedPrompt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutedPrompt.ProtoReflect.Descriptor instead.
 func (*RoutedPrompt) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{14}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RoutedPrompt) GetTenantId() string {
@@ -1256,6 +1367,13 @@ func (x *RoutedPrompt) GetRequestId() string {
 	return ""
 }
 
+func (x *RoutedPrompt) GetAnswerId() string {
+	if x != nil {
+		return x.AnswerId
+	}
+	return ""
+}
+
 type isRoutedPrompt_Prompt interface {
 	isRoutedPrompt_Prompt()
 }
@@ -1288,7 +1406,7 @@ type RoutedResponse struct {
 
 func (x *RoutedResponse) Reset() {
 	*x = RoutedResponse{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[15]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1300,7 +1418,7 @@ func (x *RoutedResponse) String() string {
 func (*RoutedResponse) ProtoMessage() {}
 
 func (x *RoutedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[15]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1431,7 @@ func (x *RoutedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutedResponse.ProtoReflect.Descriptor instead.
 func (*RoutedResponse) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{15}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RoutedResponse) GetKept() uint32 {
@@ -1362,7 +1480,7 @@ type RoutedError struct {
 
 func (x *RoutedError) Reset() {
 	*x = RoutedError{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[16]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1492,7 @@ func (x *RoutedError) String() string {
 func (*RoutedError) ProtoMessage() {}
 
 func (x *RoutedError) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[16]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1505,7 @@ func (x *RoutedError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoutedError.ProtoReflect.Descriptor instead.
 func (*RoutedError) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{16}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RoutedError) GetPrompt() uint32 {
@@ -1415,7 +1533,7 @@ type TakeBackRequest struct {
 
 func (x *TakeBackRequest) Reset() {
 	*x = TakeBackRequest{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[17]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1545,7 @@ func (x *TakeBackRequest) String() string {
 func (*TakeBackRequest) ProtoMessage() {}
 
 func (x *TakeBackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[17]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1558,7 @@ func (x *TakeBackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBackRequest.ProtoReflect.Descriptor instead.
 func (*TakeBackRequest) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{17}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TakeBackRequest) GetTenantId() string {
@@ -1465,7 +1583,7 @@ type TakeBackResponse struct {
 
 func (x *TakeBackResponse) Reset() {
 	*x = TakeBackResponse{}
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[18]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1595,7 @@ func (x *TakeBackResponse) String() string {
 func (*TakeBackResponse) ProtoMessage() {}
 
 func (x *TakeBackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_kvconductor_v1_conductor_proto_msgTypes[18]
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1608,7 @@ func (x *TakeBackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBackResponse.ProtoReflect.Descriptor instead.
 func (*TakeBackResponse) Descriptor() ([]byte, []int) {
-	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{18}
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{19}
 }
 
 var File_kvconductor_v1_conductor_proto protoreflect.FileDescriptor
@@ -1527,7 +1645,7 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12'\n" +
 	"\x04rows\x18\x02 \x03(\v2\x13.kvconductor.v1.RowR\x04rows\x12\x1c\n" +
 	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12,\n" +
-	"\x05pools\x18\x04 \x03(\v2\x16.kvconductor.v1.SourceR\x05pools\"\xd2\x02\n" +
+	"\x05pools\x18\x04 \x03(\v2\x16.kvconductor.v1.SourceR\x05pools\"\x82\x03\n" +
 	"\x03Row\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12'\n" +
@@ -1539,7 +1657,19 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\bexpected\x18\a \x01(\rR\bexpected\x12 \n" +
 	"\vapproximate\x18\b \x01(\bR\vapproximate\x12\x1f\n" +
 	"\vupper_bound\x18\t \x01(\bR\n" +
-	"upperBound\"6\n" +
+	"upperBound\x12\x18\n" +
+	"\aaddress\x18\n" +
+	" \x01(\tR\aaddress\x12\x14\n" +
+	"\x05state\x18\v \x01(\tR\x05state\"\xda\x01\n" +
+	"\x12CandidatesResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
+	"\ttenant_id\x18\x02 \x01(\tR\btenantId\x12\x14\n" +
+	"\x05model\x18\x03 \x01(\tR\x05model\x12\x1b\n" +
+	"\tlora_name\x18\x04 \x01(\tR\bloraName\x12\x1d\n" +
+	"\n" +
+	"block_size\x18\x05 \x01(\rR\tblockSize\x12'\n" +
+	"\x04rows\x18\x06 \x03(\v2\x13.kvconductor.v1.RowR\x04rows\x12\x1c\n" +
+	"\ttruncated\x18\a \x01(\bR\ttruncated\"6\n" +
 	"\x06Medium\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\amatched\x18\x02 \x01(\rR\amatched\"\x88\x01\n" +
@@ -1583,7 +1713,7 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"intervalMs\"i\n" +
 	"\rRoutedRequest\x126\n" +
 	"\aprompts\x18\x01 \x03(\v2\x1c.kvconductor.v1.RoutedPromptR\aprompts\x12 \n" +
-	"\vacknowledge\x18\x02 \x01(\bR\vacknowledge\"\x8b\x03\n" +
+	"\vacknowledge\x18\x02 \x01(\bR\vacknowledge\"\xa8\x03\n" +
 	"\fRoutedPrompt\x12\x1b\n" +
 	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1d\n" +
@@ -1600,7 +1730,8 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\n" +
 	" \x01(\rR\x05ttlMs\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\v \x01(\tR\trequestIdB\b\n" +
+	"request_id\x18\v \x01(\tR\trequestId\x12\x1b\n" +
+	"\tanswer_id\x18\f \x01(\tR\banswerIdB\b\n" +
 	"\x06promptB\n" +
 	"\n" +
 	"\b_dp_rank\"\xbc\x01\n" +
@@ -1623,11 +1754,13 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\x13HASH_KIND_CANONICAL\x10\x01\x12\x14\n" +
 	"\x10HASH_KIND_ENGINE\x10\x02\x12\x12\n" +
 	"\x0eHASH_KIND_VLLM\x10\x03\x12\x14\n" +
-	"\x10HASH_KIND_SGLANG\x10\x042\xd9\x03\n" +
+	"\x10HASH_KIND_SGLANG\x10\x042\xa9\x04\n" +
 	"\tConductor\x12D\n" +
 	"\x05Query\x12\x1c.kvconductor.v1.QueryRequest\x1a\x1d.kvconductor.v1.QueryResponse\x12S\n" +
 	"\n" +
-	"QueryBatch\x12!.kvconductor.v1.QueryBatchRequest\x1a\".kvconductor.v1.QueryBatchResponse\x12F\n" +
+	"QueryBatch\x12!.kvconductor.v1.QueryBatchRequest\x1a\".kvconductor.v1.QueryBatchResponse\x12N\n" +
+	"\n" +
+	"Candidates\x12\x1c.kvconductor.v1.QueryRequest\x1a\".kvconductor.v1.CandidatesResponse\x12F\n" +
 	"\x05Watch\x12\x1c.kvconductor.v1.WatchRequest\x1a\x1d.kvconductor.v1.QueryResponse0\x01\x12G\n" +
 	"\x06Routed\x12\x1d.kvconductor.v1.RoutedRequest\x1a\x1e.kvconductor.v1.RoutedResponse\x12Q\n" +
 	"\fRoutedStream\x12\x1d.kvconductor.v1.RoutedRequest\x1a\x1e.kvconductor.v1.RoutedResponse(\x010\x01\x12M\n" +
@@ -1646,7 +1779,7 @@ func file_kvconductor_v1_conductor_proto_rawDescGZIP() []byte {
 }
 
 var file_kvconductor_v1_conductor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_kvconductor_v1_conductor_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_kvconductor_v1_conductor_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_kvconductor_v1_conductor_proto_goTypes = []any{
 	(HashKind)(0),              // 0: kvconductor.v1.HashKind
 	(*QueryRequest)(nil),       // 1: kvconductor.v1.QueryRequest
@@ -1654,58 +1787,62 @@ var file_kvconductor_v1_conductor_proto_goTypes = []any{
 	(*Hashes)(nil),             // 3: kvconductor.v1.Hashes
 	(*QueryResponse)(nil),      // 4: kvconductor.v1.QueryResponse
 	(*Row)(nil),                // 5: kvconductor.v1.Row
-	(*Medium)(nil),             // 6: kvconductor.v1.Medium
-	(*Rank)(nil),               // 7: kvconductor.v1.Rank
-	(*Source)(nil),             // 8: kvconductor.v1.Source
-	(*QueryBatchRequest)(nil),  // 9: kvconductor.v1.QueryBatchRequest
-	(*QueryBatchResponse)(nil), // 10: kvconductor.v1.QueryBatchResponse
-	(*Answer)(nil),             // 11: kvconductor.v1.Answer
-	(*Error)(nil),              // 12: kvconductor.v1.Error
-	(*WatchRequest)(nil),       // 13: kvconductor.v1.WatchRequest
-	(*RoutedRequest)(nil),      // 14: kvconductor.v1.RoutedRequest
-	(*RoutedPrompt)(nil),       // 15: kvconductor.v1.RoutedPrompt
-	(*RoutedResponse)(nil),     // 16: kvconductor.v1.RoutedResponse
-	(*RoutedError)(nil),        // 17: kvconductor.v1.RoutedError
-	(*TakeBackRequest)(nil),    // 18: kvconductor.v1.TakeBackRequest
-	(*TakeBackResponse)(nil),   // 19: kvconductor.v1.TakeBackResponse
+	(*CandidatesResponse)(nil), // 6: kvconductor.v1.CandidatesResponse
+	(*Medium)(nil),             // 7: kvconductor.v1.Medium
+	(*Rank)(nil),               // 8: kvconductor.v1.Rank
+	(*Source)(nil),             // 9: kvconductor.v1.Source
+	(*QueryBatchRequest)(nil),  // 10: kvconductor.v1.QueryBatchRequest
+	(*QueryBatchResponse)(nil), // 11: kvconductor.v1.QueryBatchResponse
+	(*Answer)(nil),             // 12: kvconductor.v1.Answer
+	(*Error)(nil),              // 13: kvconductor.v1.Error
+	(*WatchRequest)(nil),       // 14: kvconductor.v1.WatchRequest
+	(*RoutedRequest)(nil),      // 15: kvconductor.v1.RoutedRequest
+	(*RoutedPrompt)(nil),       // 16: kvconductor.v1.RoutedPrompt
+	(*RoutedResponse)(nil),     // 17: kvconductor.v1.RoutedResponse
+	(*RoutedError)(nil),        // 18: kvconductor.v1.RoutedError
+	(*TakeBackRequest)(nil),    // 19: kvconductor.v1.TakeBackRequest
+	(*TakeBackResponse)(nil),   // 20: kvconductor.v1.TakeBackResponse
 }
 var file_kvconductor_v1_conductor_proto_depIdxs = []int32{
 	2,  // 0: kvconductor.v1.QueryRequest.tokens:type_name -> kvconductor.v1.Tokens
 	3,  // 1: kvconductor.v1.QueryRequest.hashes:type_name -> kvconductor.v1.Hashes
 	0,  // 2: kvconductor.v1.Hashes.kind:type_name -> kvconductor.v1.HashKind
 	5,  // 3: kvconductor.v1.QueryResponse.rows:type_name -> kvconductor.v1.Row
-	8,  // 4: kvconductor.v1.QueryResponse.pools:type_name -> kvconductor.v1.Source
-	6,  // 5: kvconductor.v1.Row.media:type_name -> kvconductor.v1.Medium
-	7,  // 6: kvconductor.v1.Row.ranks:type_name -> kvconductor.v1.Rank
-	8,  // 7: kvconductor.v1.Row.sources:type_name -> kvconductor.v1.Source
-	1,  // 8: kvconductor.v1.QueryBatchRequest.queries:type_name -> kvconductor.v1.QueryRequest
-	11, // 9: kvconductor.v1.QueryBatchResponse.answers:type_name -> kvconductor.v1.Answer
-	4,  // 10: kvconductor.v1.Answer.response:type_name -> kvconductor.v1.QueryResponse
-	12, // 11: kvconductor.v1.Answer.error:type_name -> kvconductor.v1.Error
-	1,  // 12: kvconductor.v1.WatchRequest.query:type_name -> kvconductor.v1.QueryRequest
-	15, // 13: kvconductor.v1.RoutedRequest.prompts:type_name -> kvconductor.v1.RoutedPrompt
-	2,  // 14: kvconductor.v1.RoutedPrompt.tokens:type_name -> kvconductor.v1.Tokens
-	3,  // 15: kvconductor.v1.RoutedPrompt.hashes:type_name -> kvconductor.v1.Hashes
-	17, // 16: kvconductor.v1.RoutedResponse.errors:type_name -> kvconductor.v1.RoutedError
-	12, // 17: kvconductor.v1.RoutedResponse.error:type_name -> kvconductor.v1.Error
-	12, // 18: kvconductor.v1.RoutedError.error:type_name -> kvconductor.v1.Error
-	1,  // 19: kvconductor.v1.Conductor.Query:input_type -> kvconductor.v1.QueryRequest
-	9,  // 20: kvconductor.v1.Conductor.QueryBatch:input_type -> kvconductor.v1.QueryBatchRequest
-	13, // 21: kvconductor.v1.Conductor.Watch:input_type -> kvconductor.v1.WatchRequest
-	14, // 22: kvconductor.v1.Conductor.Routed:input_type -> kvconductor.v1.RoutedRequest
-	14, // 23: kvconductor.v1.Conductor.RoutedStream:input_type -> kvconductor.v1.RoutedRequest
-	18, // 24: kvconductor.v1.Conductor.TakeBack:input_type -> kvconductor.v1.TakeBackRequest
-	4,  // 25: kvconductor.v1.Conductor.Query:output_type -> kvconductor.v1.QueryResponse
-	10, // 26: kvconductor.v1.Conductor.QueryBatch:output_type -> kvconductor.v1.QueryBatchResponse
-	4,  // 27: kvconductor.v1.Conductor.Watch:output_type -> kvconductor.v1.QueryResponse
-	16, // 28: kvconductor.v1.Conductor.Routed:output_type -> kvconductor.v1.RoutedResponse
-	16, // 29: kvconductor.v1.Conductor.RoutedStream:output_type -> kvconductor.v1.RoutedResponse
-	19, // 30: kvconductor.v1.Conductor.TakeBack:output_type -> kvconductor.v1.TakeBackResponse
-	25, // [25:31] is the sub-list for method output_type
-	19, // [19:25] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	9,  // 4: kvconductor.v1.QueryResponse.pools:type_name -> kvconductor.v1.Source
+	7,  // 5: kvconductor.v1.Row.media:type_name -> kvconductor.v1.Medium
+	8,  // 6: kvconductor.v1.Row.ranks:type_name -> kvconductor.v1.Rank
+	9,  // 7: kvconductor.v1.Row.sources:type_name -> kvconductor.v1.Source
+	5,  // 8: kvconductor.v1.CandidatesResponse.rows:type_name -> kvconductor.v1.Row
+	1,  // 9: kvconductor.v1.QueryBatchRequest.queries:type_name -> kvconductor.v1.QueryRequest
+	12, // 10: kvconductor.v1.QueryBatchResponse.answers:type_name -> kvconductor.v1.Answer
+	4,  // 11: kvconductor.v1.Answer.response:type_name -> kvconductor.v1.QueryResponse
+	13, // 12: kvconductor.v1.Answer.error:type_name -> kvconductor.v1.Error
+	1,  // 13: kvconductor.v1.WatchRequest.query:type_name -> kvconductor.v1.QueryRequest
+	16, // 14: kvconductor.v1.RoutedRequest.prompts:type_name -> kvconductor.v1.RoutedPrompt
+	2,  // 15: kvconductor.v1.RoutedPrompt.tokens:type_name -> kvconductor.v1.Tokens
+	3,  // 16: kvconductor.v1.RoutedPrompt.hashes:type_name -> kvconductor.v1.Hashes
+	18, // 17: kvconductor.v1.RoutedResponse.errors:type_name -> kvconductor.v1.RoutedError
+	13, // 18: kvconductor.v1.RoutedResponse.error:type_name -> kvconductor.v1.Error
+	13, // 19: kvconductor.v1.RoutedError.error:type_name -> kvconductor.v1.Error
+	1,  // 20: kvconductor.v1.Conductor.Query:input_type -> kvconductor.v1.QueryRequest
+	10, // 21: kvconductor.v1.Conductor.QueryBatch:input_type -> kvconductor.v1.QueryBatchRequest
+	1,  // 22: kvconductor.v1.Conductor.Candidates:input_type -> kvconductor.v1.QueryRequest
+	14, // 23: kvconductor.v1.Conductor.Watch:input_type -> kvconductor.v1.WatchRequest
+	15, // 24: kvconductor.v1.Conductor.Routed:input_type -> kvconductor.v1.RoutedRequest
+	15, // 25: kvconductor.v1.Conductor.RoutedStream:input_type -> kvconductor.v1.RoutedRequest
+	19, // 26: kvconductor.v1.Conductor.TakeBack:input_type -> kvconductor.v1.TakeBackRequest
+	4,  // 27: kvconductor.v1.Conductor.Query:output_type -> kvconductor.v1.QueryResponse
+	11, // 28: kvconductor.v1.Conductor.QueryBatch:output_type -> kvconductor.v1.QueryBatchResponse
+	6,  // 29: kvconductor.v1.Conductor.Candidates:output_type -> kvconductor.v1.CandidatesResponse
+	4,  // 30: kvconductor.v1.Conductor.Watch:output_type -> kvconductor.v1.QueryResponse
+	17, // 31: kvconductor.v1.Conductor.Routed:output_type -> kvconductor.v1.RoutedResponse
+	17, // 32: kvconductor.v1.Conductor.RoutedStream:output_type -> kvconductor.v1.RoutedResponse
+	20, // 33: kvconductor.v1.Conductor.TakeBack:output_type -> kvconductor.v1.TakeBackResponse
+	27, // [27:34] is the sub-list for method output_type
+	20, // [20:27] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_kvconductor_v1_conductor_proto_init() }
@@ -1717,13 +1854,13 @@ func file_kvconductor_v1_conductor_proto_init() {
 		(*QueryRequest_Tokens)(nil),
 		(*QueryRequest_Hashes)(nil),
 	}
-	file_kvconductor_v1_conductor_proto_msgTypes[7].OneofWrappers = []any{}
-	file_kvconductor_v1_conductor_proto_msgTypes[10].OneofWrappers = []any{
+	file_kvconductor_v1_conductor_proto_msgTypes[8].OneofWrappers = []any{}
+	file_kvconductor_v1_conductor_proto_msgTypes[11].OneofWrappers = []any{
 		(*Answer_Response)(nil),
 		(*Answer_Error)(nil),
 	}
-	file_kvconductor_v1_conductor_proto_msgTypes[11].OneofWrappers = []any{}
-	file_kvconductor_v1_conductor_proto_msgTypes[14].OneofWrappers = []any{
+	file_kvconductor_v1_conductor_proto_msgTypes[12].OneofWrappers = []any{}
+	file_kvconductor_v1_conductor_proto_msgTypes[15].OneofWrappers = []any{
 		(*RoutedPrompt_Tokens)(nil),
 		(*RoutedPrompt_Hashes)(nil),
 	}
@@ -1733,7 +1870,7 @@ func file_kvconductor_v1_conductor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvconductor_v1_conductor_proto_rawDesc), len(file_kvconductor_v1_conductor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Conductor_Query_FullMethodName        = "/kvconductor.v1.Conductor/Query"
 	Conductor_QueryBatch_FullMethodName   = "/kvconductor.v1.Conductor/QueryBatch"
+	Conductor_Candidates_FullMethodName   = "/kvconductor.v1.Conductor/Candidates"
 	Conductor_Watch_FullMethodName        = "/kvconductor.v1.Conductor/Watch"
 	Conductor_Routed_FullMethodName       = "/kvconductor.v1.Conductor/Routed"
 	Conductor_RoutedStream_FullMethodName = "/kvconductor.v1.Conductor/RoutedStream"
@@ -39,6 +40,9 @@ type ConductorClient interface {
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*QueryResponse, error)
 	// QueryBatch answers for up to 256 prompts in their order. An error of one query is its answer.
 	QueryBatch(ctx context.Context, in *QueryBatchRequest, opts ...grpc.CallOption) (*QueryBatchResponse, error)
+	// Candidates is Query for a router that is about to choose an instance: with where the instances take requests and what state they are
+	// in, and with an id by which Routed can report where the prompt went. A model that nobody serves is an error.
+	Candidates(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*CandidatesResponse, error)
 	// Watch sends the answer for one prompt, and then the answer of the moment whenever it has
 	// changed. It leaves out answers that the client was too slow to take.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[QueryResponse], error)
@@ -75,6 +79,16 @@ func (c *conductorClient) QueryBatch(ctx context.Context, in *QueryBatchRequest,
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(QueryBatchResponse)
 	err := c.cc.Invoke(ctx, Conductor_QueryBatch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *conductorClient) Candidates(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*CandidatesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CandidatesResponse)
+	err := c.cc.Invoke(ctx, Conductor_Candidates_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +159,9 @@ type ConductorServer interface {
 	Query(context.Context, *QueryRequest) (*QueryResponse, error)
 	// QueryBatch answers for up to 256 prompts in their order. An error of one query is its answer.
 	QueryBatch(context.Context, *QueryBatchRequest) (*QueryBatchResponse, error)
+	// Candidates is Query for a router that is about to choose an instance: with where the instances take requests and what state they are
+	// in, and with an id by which Routed can report where the prompt went. A model that nobody serves is an error.
+	Candidates(context.Context, *QueryRequest) (*CandidatesResponse, error)
 	// Watch sends the answer for one prompt, and then the answer of the moment whenever it has
 	// changed. It leaves out answers that the client was too slow to take.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[QueryResponse]) error
@@ -172,6 +189,9 @@ func (UnimplementedConductorServer) Query(context.Context, *QueryRequest) (*Quer
 }
 func (UnimplementedConductorServer) QueryBatch(context.Context, *QueryBatchRequest) (*QueryBatchResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method QueryBatch not implemented")
+}
+func (UnimplementedConductorServer) Candidates(context.Context, *QueryRequest) (*CandidatesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Candidates not implemented")
 }
 func (UnimplementedConductorServer) Watch(*WatchRequest, grpc.ServerStreamingServer[QueryResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
@@ -238,6 +258,24 @@ func _Conductor_QueryBatch_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ConductorServer).QueryBatch(ctx, req.(*QueryBatchRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Conductor_Candidates_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(QueryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConductorServer).Candidates(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Conductor_Candidates_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConductorServer).Candidates(ctx, req.(*QueryRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -310,6 +348,10 @@ var Conductor_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "QueryBatch",
 			Handler:    _Conductor_QueryBatch_Handler,
+		},
+		{
+			MethodName: "Candidates",
+			Handler:    _Conductor_Candidates_Handler,
 		},
 		{
 			MethodName: "Routed",

@@ -130,6 +130,54 @@ class AgainstServer(unittest.TestCase):
                 self.assertEqual(await c.query("none", 16, [1]), [])
         asyncio.run(main())
 
+    def test_candidates(self):
+        prompt = list(range(64))
+
+        def engine(name, **more):
+            return Registration(type="Standard", modelname="c", instance_id=name, block_size=16, events="none", capacity_blocks=8, **more)
+
+        with Client(self.url) as plain, Client(self.url, msgpack=True) as packed:
+            watch = plain.watch_instances()
+            self.assertNotIn("one", [i.instance for i in next(watch)])
+            plain.register(engine("one", address="http://one:8000", adapters=("sql",)))
+            plain.register(engine("two"))
+            seen = {}
+            while len(seen) < 2:
+                seen = {i.instance: i for i in next(watch) if i.model == "c"}
+            watch.close()
+            self.assertEqual((seen["one"].address, seen["one"].adapters, seen["one"].ranks), ("http://one:8000", ("sql",), (0,)))
+            self.assertEqual({i.instance: i for i in packed.instances() if i.model == "c"}, seen)
+            for n, c in enumerate((plain, packed)):
+                answer = c.candidates("sql", prompt)
+                self.assertEqual((answer.model, answer.adapter, answer.block_size), ("c", "sql", 16))
+                one = answer.rows[0]
+                self.assertEqual((one.instance, one.address, one.state, one.expected), ("one", "http://one:8000", "approximate", n * 64))
+                if n == 0:
+                    self.assertEqual(c.routed_answer(answer.id, instance="one", rank=0, request_id="by-id"), ())
+            self.assertEqual(plain.candidates("sql", prompt, top=1).rows[0].ranks[0].expected, 64)
+            plain.take_back("by-id")
+            self.assertEqual(plain.candidates("sql", prompt).rows[0].expected, 0)
+            for arguments, status, reason in (
+                ({"model": "nobody"}, 404, "unknown_model"), ({"model": "c", "block_size": 32}, 400, "unknown_block_size")):
+                with self.assertRaises(ConductorError) as refused:
+                    plain.candidates(tokens=prompt, **arguments)
+                self.assertEqual((refused.exception.status, refused.exception.reason), (status, reason))
+                self.assertTrue(refused.exception.known)
+            with self.assertRaises(ConductorError) as forgotten:
+                plain.routed_answer("7", instance="one")
+            self.assertEqual((forgotten.exception.status, forgotten.exception.reason), (404, "unknown_answer"))
+
+        async def main():
+            async with AsyncClient(self.url) as c:
+                answer = await c.candidates("c", prompt)
+                await c.routed_answer(answer.id, instance="two")
+                self.assertEqual((await c.candidates("c", prompt)).rows[1].expected, 64)
+                self.assertEqual(len([i for i in await c.instances() if i.model == "c"]), 2)
+                async for instances in c.watch_instances():
+                    self.assertEqual(len([i for i in instances if i.model == "c"]), 2)
+                    break
+        asyncio.run(main())
+
     def test_routed(self):
         with Client(self.url) as plain, Client(self.url, msgpack=True) as packed:
             plain.register(Registration("tcp://127.0.0.1:1", "vLLM", "r", "a", 16))

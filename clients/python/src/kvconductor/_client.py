@@ -10,11 +10,24 @@ import random
 import sys
 import time
 import urllib.parse
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Mapping, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Generic, Iterable, Iterator, Mapping, Sequence, TypeVar
 
 import httpx
 
-from ._types import ConductorError, QueryArguments, QueryOptions, Registration, RoutedAnswer, RoutedArguments, RoutedOptions, Row
+from ._types import (
+    Candidate,
+    Candidates,
+    CandidatesOptions,
+    ConductorError,
+    Instance,
+    QueryArguments,
+    QueryOptions,
+    Registration,
+    RoutedAnswer,
+    RoutedArguments,
+    RoutedOptions,
+    Row,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -78,6 +91,34 @@ def _query(
         packed | more if plain else None,
         path + ("?expected=1" if expected else ""),
     )
+
+
+def _candidates(
+    model: str,
+    tokens: Sequence[int] | None = None,
+    *,
+    block_size: int = 0,
+    seq_hashes: Sequence[int] | None = None,
+    hash_kind: str = "",
+    tenant: str = "",
+    adapter: str = "",
+    salt: str = "",
+    min_matched: int = 0,
+    top: int = 0,
+) -> _Request[Candidates]:
+    _check(int, min_matched=min_matched, top=top)
+    body, packed = _prompt(model, block_size, tokens, seq_hashes, hash_kind, tenant, adapter, salt)
+    if not block_size:
+        del body["block_size"], packed["block_size"]
+    more = {name: value for name, value in {"min_matched": min_matched, "top": top}.items() if value}
+
+    def read(answer: Mapping[str, Any]) -> Candidates:
+        rows = sorted((Candidate.read(name, row) for name, row in answer["candidates"].items()), key=lambda row: row.instance)
+        return Candidates(
+            answer.get("id", ""), answer["model"], answer["lora_name"], answer["block_size"], tuple(rows), bool(answer.get("truncated", False))
+        )
+
+    return _Request("POST", "/conductor/v1/candidates", body | more, read, packed | more)
 
 
 def _prompt(
@@ -153,6 +194,7 @@ def _rows(answer: Mapping[str, Any]) -> list[Row]:
 _STATUSES = {
     "forbidden": 403,
     "not_found": 404,
+    "unknown_answer": 404,
     "too_many_requests": 429,
     "internal": 500,
     "busy": 503,
@@ -208,6 +250,15 @@ def _report(
     more: dict[str, Any] = {"instance_id": instance, "dp_rank": rank, "ttl": ttl, "request_id": request_id or None}
     more = {name: value for name, value in more.items() if value is not None}
     return _Request("POST", "/conductor/v1/routed", body | more, _warnings, packed | more)
+
+
+def _report_answer(answer_id: str, instance: str, rank: int | None, ttl: float | None, request_id: str) -> _Request[tuple[str, ...]]:
+    _check(str, answer_id=answer_id, instance=instance, request_id=request_id)
+    if rank is not None:
+        _check(int, rank=rank)
+    body: dict[str, Any] = {"answer_id": answer_id, "instance_id": instance, "dp_rank": rank, "ttl": ttl, "request_id": request_id or None}
+    body = {name: value for name, value in body.items() if value is not None}
+    return _Request("POST", "/conductor/v1/routed", body, _warnings, body)
 
 
 def _warnings(answer: Mapping[str, Any]) -> tuple[str, ...]:
@@ -266,6 +317,53 @@ def _services(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 _SERVICES = _Request("GET", "/conductor/v1/services", None, _services)
+
+
+def _instances(answer: Mapping[str, Any]) -> tuple[Instance, ...]:
+    return tuple(Instance.read(row) for row in answer["instances"])
+
+
+_INSTANCES_PATH = "/conductor/v1/instances"
+_INSTANCES = _Request("GET", _INSTANCES_PATH, None, _instances)
+
+# The server shows every 15 seconds that it is there, so a watch that is silent for longer has lost it.
+_SILENCE = 45.0  # seconds
+_WATCH_PAUSE = 5.0  # seconds between two attempts at most
+_WATCH_HEADERS = {"Accept": "text/event-stream"}
+
+
+class _Watch:
+    """What a watch of instances knows, fed with the lines of its stream."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, int, str], Instance] = {}
+        self._event = ""
+        self._failures = 0  # attempts since the last event
+
+    def feed(self, line: str) -> tuple[Instance, ...] | None:
+        """Takes a line, and returns all instances if they have changed."""
+        if line.startswith("event: "):
+            self._event = line[len("event: ") :]
+        if not line.startswith("data: ") or self._event not in ("instances", "changes"):
+            return None  # a comment, the end of an event, or an event of a later server
+        data = json.loads(line[len("data: ") :])
+        if self._event == "instances":
+            self._known.clear()
+        for body in [*data.get("instances", ()), *data.get("changed", ())]:
+            instance = Instance.read(body)
+            self._known[instance.tenant, instance.model, instance.block_size, instance.instance] = instance
+        for body in data.get("gone", ()):
+            self._known.pop((body["tenant_id"], body["model"], body["block_size"], body["instance_id"]), None)
+        self._failures = 0
+        return tuple(self._known[key] for key in sorted(self._known))
+
+    def pause(self, error: ConductorError | None) -> float:
+        """Returns how long to wait before the next attempt. It raises an error that will not go away."""
+        if error is not None and error.status not in (0, 429) and error.status < 500:
+            raise error
+        self._failures += 1
+        longest: float = min(_PAUSE * 2 ** min(self._failures, 10), _WATCH_PAUSE)
+        return longest * random.uniform(0.5, 1.0)
 
 
 class _Base:
@@ -377,6 +475,51 @@ class Client(_Base):
         """Asks up to 256 queries, each the arguments of query, and returns answers in order."""
         return self._do(_batch(queries))
 
+    def candidates(self, model: str, tokens: Sequence[int] | None = None, **options: Unpack[CandidatesOptions]) -> Candidates:
+        """Asks where a prompt may go. model may be an alias or the name of an adapter.
+
+        A model that nobody serves is a ConductorError with status 404 and reason unknown_model, a block size that no engine of it has
+        one with status 400 and reason unknown_block_size; both have known.
+        """
+        return self._do(_candidates(model, tokens, **options))
+
+    def routed_answer(
+        self, answer_id: str, *, instance: str, rank: int | None = None, ttl: float | None = None, request_id: str = ""
+    ) -> tuple[str, ...]:
+        """Reports that the prompt of a Candidates goes to an instance, without the prompt. Returns warnings.
+
+        An answer that the server has forgotten is a ConductorError with status 404 and reason unknown_answer; then call routed.
+        """
+        return self._do(_report_answer(answer_id, instance, rank, ttl, request_id))
+
+    def instances(self) -> tuple[Instance, ...]:
+        """Returns the instances of the tenants that the token may name."""
+        return self._do(_INSTANCES)
+
+    def watch_instances(self) -> Iterator[tuple[Instance, ...]]:
+        """Yields all instances, and again whenever one of them has changed, for as long as the caller iterates.
+
+        It connects again if the connection breaks or the server refuses for a while, and raises ConductorError if the server always
+        will, as it does without the right token.
+        """
+        watch = _Watch()
+        while True:
+            failed: ConductorError | None = None
+            try:
+                with self._http.stream("GET", _INSTANCES_PATH, headers=_WATCH_HEADERS, timeout=_SILENCE) as response:
+                    if response.status_code == 200:
+                        for line in response.iter_lines():
+                            if (now := watch.feed(line)) is not None:
+                                yield now
+                    else:
+                        response.read()
+                        self._decode(_INSTANCES, response)
+            except ConductorError as error:
+                failed = error
+            except (httpx.TransportError, ValueError, KeyError):
+                pass  # it broke, or an event cannot be read: a new stream has the whole list
+            time.sleep(watch.pause(failed))
+
     def routed(
         self, model: str, block_size: int, tokens: Sequence[int] | None = None, *, instance: str, **options: Unpack[RoutedOptions]
     ) -> tuple[str, ...]:
@@ -460,6 +603,51 @@ class AsyncClient(_Base):
     async def query_batch(self, queries: Sequence[QueryArguments]) -> list[list[Row] | ConductorError]:
         """Asks up to 256 queries, each the arguments of query, and returns answers in order."""
         return await self._do(_batch(queries))
+
+    async def candidates(self, model: str, tokens: Sequence[int] | None = None, **options: Unpack[CandidatesOptions]) -> Candidates:
+        """Asks where a prompt may go. model may be an alias or the name of an adapter.
+
+        A model that nobody serves is a ConductorError with status 404 and reason unknown_model, a block size that no engine of it has
+        one with status 400 and reason unknown_block_size; both have known.
+        """
+        return await self._do(_candidates(model, tokens, **options))
+
+    async def routed_answer(
+        self, answer_id: str, *, instance: str, rank: int | None = None, ttl: float | None = None, request_id: str = ""
+    ) -> tuple[str, ...]:
+        """Reports that the prompt of a Candidates goes to an instance, without the prompt. Returns warnings.
+
+        An answer that the server has forgotten is a ConductorError with status 404 and reason unknown_answer; then call routed.
+        """
+        return await self._do(_report_answer(answer_id, instance, rank, ttl, request_id))
+
+    async def instances(self) -> tuple[Instance, ...]:
+        """Returns the instances of the tenants that the token may name."""
+        return await self._do(_INSTANCES)
+
+    async def watch_instances(self) -> AsyncIterator[tuple[Instance, ...]]:
+        """Yields all instances, and again whenever one of them has changed, for as long as the caller iterates.
+
+        It connects again if the connection breaks or the server refuses for a while, and raises ConductorError if the server always
+        will, as it does without the right token.
+        """
+        watch = _Watch()
+        while True:
+            failed: ConductorError | None = None
+            try:
+                async with self._http.stream("GET", _INSTANCES_PATH, headers=_WATCH_HEADERS, timeout=_SILENCE) as response:
+                    if response.status_code == 200:
+                        async for line in response.aiter_lines():
+                            if (now := watch.feed(line)) is not None:
+                                yield now
+                    else:
+                        await response.aread()
+                        self._decode(_INSTANCES, response)
+            except ConductorError as error:
+                failed = error
+            except (httpx.TransportError, ValueError, KeyError):
+                pass  # it broke, or an event cannot be read: a new stream has the whole list
+            await asyncio.sleep(watch.pause(failed))
 
     async def routed(
         self, model: str, block_size: int, tokens: Sequence[int] | None = None, *, instance: str, **options: Unpack[RoutedOptions]

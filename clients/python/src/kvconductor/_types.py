@@ -48,6 +48,14 @@ class _Prompt(TypedDict):
     block_size: int
 
 
+class CandidatesOptions(_Context, total=False):
+    """What a question for candidates may have next to model and tokens."""
+
+    block_size: int  # left out: the one that the model is registered with
+    min_matched: int  # leaves out rows with less expected, in tokens
+    top: int  # keeps as many rows, those with the most expected
+
+
 class QueryArguments(_Prompt, QueryOptions, total=False):
     """The arguments of one query of a batch."""
 
@@ -145,6 +153,70 @@ class Row:
         )
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """An instance that a prompt may go to, with what it has of the prompt, in tokens."""
+
+    instance: str
+    address: str  # base URL at which the engine takes requests, empty if that is not known
+    # That of the source of the instance that is furthest from synced. Where it is not synced, the engine may have more of the prompt
+    # than the numbers say, or less.
+    state: str
+    longest: int
+    expected: int  # prefix that the instance has or is expected to have soon: at least longest
+    ranks: tuple[Rank, ...]
+    approximate: bool = False  # as of a Row
+    upper_bound: bool = False  # as of a Row
+
+    @classmethod
+    def read(cls, instance: str, body: Mapping[str, Any]) -> Candidate:
+        row = Row.read(instance, {k: v for k, v in body.items() if k not in ("address", "state")})
+        return cls(instance, body["address"], body["state"], row.longest, row.expected, row.ranks, row.approximate, row.upper_bound)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The answer to a router that is about to choose an instance."""
+
+    id: str  # for routed_answer, for some seconds; empty if the server does not keep the answer
+    model: str  # that the name in the question means
+    adapter: str  # likewise
+    block_size: int  # tokens
+    rows: tuple[Candidate, ...]  # sorted by instance
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One instance that answers about a model may have a row of."""
+
+    tenant: str
+    model: str
+    block_size: int  # tokens
+    instance: str
+    address: str  # as of a Candidate
+    state: str  # as of a Candidate
+    ranks: tuple[int, ...]
+    aliases: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    approximate: bool = False
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any]) -> Instance:
+        return cls(
+            tenant=body["tenant_id"],
+            model=body["model"],
+            block_size=body["block_size"],
+            instance=body["instance_id"],
+            address=body["address"],
+            state=body["state"],
+            ranks=tuple(body["ranks"]),
+            aliases=tuple(body.get("aliases") or ()),
+            adapters=tuple(body.get("adapters") or ()),
+            approximate=bool(body.get("approximate", False)),
+        )
+
+
 def _source(body: Mapping[str, Any]) -> Source:
     return Source(body["state"], body["reason"], body["epoch"], body["watermark"], body["age_ms"], body.get("stay", {}))
 
@@ -172,6 +244,8 @@ class Registration:
     sequence: str | None = None  # own or shared, where it is not that of the type
     replace: bool = False
     aliases: tuple[str, ...] | None = None  # further names of the model in queries
+    adapters: tuple[str, ...] | None = None  # that queries may name as their model
+    address: str | None = None  # base URL at which the engine takes requests
     events: str | None = None  # none: the engine publishes no KV events and has no endpoints
     capacity_blocks: int | None = None  # room of its cache, with events none
     approximate: str | None = None  # count: what routers report of it counts as held
