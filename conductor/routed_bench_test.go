@@ -75,8 +75,35 @@ func BenchmarkRouted(b *testing.B) {
 			}
 		})
 	}
+	candidates := func(name string) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				q := match.Query{Model: "m", Tokens: asked[i%prompts]}
+				must.Succeed(b, Candidates(v, &q, func(*match.Answer, registration.Meaning) {}))
+			}
+		})
+	}
+	byID := func(name, target string) {
+		var ids [prompts]string
+		for p := range ids {
+			q := match.Query{Model: "m", Tokens: asked[p]}
+			must.Succeed(b, Candidates(v, &q, func(a *match.Answer, _ registration.Meaning) { ids[p] = match.FormatAnswerID(a.ID) }))
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				_, err := v.Routed(&match.Routed{AnswerID: ids[i%prompts], Target: target, Rank: match.AnyRank})
+				must.Succeed(b, err)
+			}
+		})
+	}
 	query("query", false)
 	query("query/expected/none", true)
+	candidates("candidates")
+	byID("by id/has all", fmt.Sprint("i", instances-1))
+	byID("by id/has half", "i0")
+	byID("by id/has nothing", "i50")
 	routed("routed/has all", fmt.Sprint("i", instances-1), false)
 	routed("routed/has half", "i0", false)
 	routed("routed/has nothing", "i50", false)

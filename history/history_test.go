@@ -93,11 +93,11 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	newer := bytes.Clone(data)
-	newer[8] = 4
+	newer[8] = 5
 	huge := bytes.Clone(data)
 	le.PutUint32(huge[headerSize+12:], 1<<31)
 	f([]byte("PK\x03\x04 a zip"), historytest.Server(t, nil), "it is no snapshot: its first bytes are others")
-	f(newer, historytest.Server(t, nil), "it has format version 4; this program knows 2 to 3")
+	f(newer, historytest.Server(t, nil), "it has format version 5; this program knows 2 to 4")
 	f(data[:len(data)-1], historytest.Server(t, nil), "it ends in the middle")
 	f(huge, historytest.Server(t, nil), "section 0 at byte 36 is damaged: it claims 2147483648 bytes")
 	f(data, historytest.Server(t, func(o *conductor.Options) { o.HashSeed = 7 }), "the snapshot is of hash.seed 1337, this server has 7")

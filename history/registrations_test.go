@@ -145,7 +145,7 @@ func TestWayBack(t *testing.T) {
 		file.Reset()
 		_, _, err = BeginRegistrationsLog(&file, saved, historytest.At, nil)
 		must.Succeed(t, err)
-		if err := readBefore(file.Bytes()); err == nil || !strings.Contains(err.Error(), "version 3") {
+		if err := readBefore(file.Bytes()); err == nil || !strings.Contains(err.Error(), "version 4") {
 			t.Errorf("a file of %s that changes are appended to: %v", what, err)
 		}
 	}
@@ -154,6 +154,8 @@ func TestWayBack(t *testing.T) {
 		r.Copies, r.Owned, r.Clear, r.Lora, r.Sequence = "set", "drop", "device", "a", "own"
 	})
 	f("reports", true, func(r *registration.Registration) { r.Reports = registration.ReportsFull })
+	f("adapters", true, func(r *registration.Registration) { r.Adapters = []string{"n"} })
+	f("address", true, func(r *registration.Registration) { r.Address = "http://n" })
 	f("aliases", true, func(r *registration.Registration) { r.Aliases = []string{"n"} })
 	f("events none", true, func(r *registration.Registration) {
 		r.Endpoint, r.ReplayEndpoint, r.Events, r.CapacityBlocks, r.Approximate, r.Salt = "", "", "none", 8, "count", ""

@@ -44,6 +44,7 @@ var matrix = map[string]string{
 	"GET /": "open", "GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open", "GET /ui": "open", "GET /ui/*file": "open",
 	"GET /docs": "open", "GET /docs/*page": "open",
 	"POST /query": "query", "POST /query_by_hash": "query", "POST /query_batch": "query", "POST /query_tiered_by_hash": "query",
+	"POST /candidates": "query", "GET /instances": "query",
 	"POST /grpc/:service/:method": "query",
 	"GET /services":               "query", "GET /workers": "query", "POST /feedback": "query", "POST /routed": "query",
 	"DELETE /routed/*id": "query", "POST /lmcache/events": "register", "GET /admin/prefixes": "admin", "GET /admin/stats": "admin",
@@ -207,6 +208,12 @@ func TestForeignTenant(t *testing.T) {
 			return map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x, "instance_id": "engine-b",
 				"request_id": "of-a"}
 		},
+		"/candidates": func(x string) map[string]any {
+			return map[string]any{"model": "m", "token_ids": tokens, "tenant_id": x}
+		},
+		"/routed?answer": func(x string) map[string]any {
+			return map[string]any{"answer_id": "7", "instance_id": "engine-b", "tenant_id": x}
+		},
 		"/routed?list": func(x string) map[string]any {
 			return map[string]any{"prompts": []any{map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x,
 				"instance_id": "engine-b"}}}
@@ -272,8 +279,8 @@ func TestForeignTenant(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/admin/digest", "/admin/prefixes",
-		"/admin/stats", "/admin/stats?top=1", "/ready",
+	for _, path := range []string{"/services", "/instances", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/admin/digest",
+		"/admin/prefixes", "/admin/stats", "/admin/stats?top=1", "/ready",
 		"/services?dialect=v2", "/global_view?dialect=v2"} {
 		for _, accept := range []string{"application/json", "application/msgpack"} {
 			req, err := http.NewRequest("GET", p.url+path, nil)

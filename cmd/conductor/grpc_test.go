@@ -93,7 +93,8 @@ func inTime(t *testing.T) context.Context {
 // here fails the test.
 var rpcMatrix = map[string]string{
 	"/kvconductor.v1.Conductor/Query": "query", "/kvconductor.v1.Conductor/QueryBatch": "query", "/kvconductor.v1.Conductor/Watch": "query",
-	"/kvconductor.v1.Conductor/Routed": "query", "/kvconductor.v1.Conductor/RoutedStream": "query",
+	"/kvconductor.v1.Conductor/Candidates": "query", "/kvconductor.v1.Conductor/Routed": "query",
+	"/kvconductor.v1.Conductor/RoutedStream":         "query",
 	"/kvconductor.v1.Conductor/TakeBack":             "query",
 	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix": "query",
 	"/grpc.health.v1.Health/Check":                   "open", "/grpc.health.v1.Health/List": "open", "/grpc.health.v1.Health/Watch": "open",

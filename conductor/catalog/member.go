@@ -20,11 +20,14 @@ type Member struct {
 	Registration registration.Registration // never changed; Registered has the live fields of now
 	Profile      hash.Profile              // of Registration
 	Findings     *doctor.Findings
-	Ranks        *doctor.Ranks        // that its batches have named
-	Lives        lifetime.Tracker     // how long blocks stay with the engine
-	Status       func() stream.Status // of its stream
-	Window       atomic.Int64         // the largest sliding window that a group of it announced, in tokens
-	Heard        atomic.Int64         // when its last batch with events was applied, see steady.Nanos; 0: none was
+	Ranks        *doctor.Ranks                 // that its batches have named
+	Lives        lifetime.Tracker              // how long blocks stay with the engine
+	Status       func() stream.Status          // of its stream
+	State        func() (stream.State, uint64) // State and Epoch of Status, at less cost
+	Window       atomic.Int64                  // the largest sliding window that a group of it announced, in tokens
+	// Stores counts the blocks' runs that its events have stored. One counts when the index has it, and before it can confirm a report.
+	Stores atomic.Uint64
+	Heard  atomic.Int64 // when its last batch with events was applied, see steady.Nanos; 0: none was
 
 	registered atomic.Pointer[registration.Registration] // Registration with the live fields of now; changed under Catalog.mu
 	Home       *Deployment                               // that it is registered for, nil for a pool; set by Join
@@ -42,6 +45,10 @@ type Member struct {
 // NewMember returns the member of a registration without faults, which is in no deployment yet.
 func NewMember(r registration.Registration, findings *doctor.Findings, status func() stream.Status) *Member {
 	m := &Member{Registration: r, Profile: r.ResolvedProfile(), Findings: findings, Status: status,
+		State: func() (stream.State, uint64) {
+			st := status()
+			return st.State, st.Epoch
+		},
 		Ranks: doctor.NewRanks(r.Key().String(), r.Rank, findings)}
 	m.registered.Store(&r)
 	return m

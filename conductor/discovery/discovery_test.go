@@ -320,7 +320,7 @@ func TestDiscoverAliases(t *testing.T) {
 		t.Helper()
 		var got []string
 		for _, r := range f.c.Registrations() {
-			got = append(got, fmt.Sprint(r.Instance, " ", r.Model, r.Aliases) + fmt.Sprint(r.Adapters))
+			got = append(got, fmt.Sprint(r.Instance, " ", r.Model, r.Aliases)+fmt.Sprint(r.Adapters))
 			want := "http://127.0.0.1:" + f.port
 			if r.Instance == "other" {
 				want = "http://front"

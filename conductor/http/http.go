@@ -66,7 +66,7 @@ func Dialect(c *conductor.Conductor, opts Options) server.Dialect {
 		{Method: http.MethodPost, Path: "/feedback", Handle: reply.Wrap(a.feedback)},
 		{Method: http.MethodPost, Path: "/lmcache/events", Handle: reply.Wrap(a.lmcacheEvents)},
 		{Method: http.MethodGet, Path: "/services", Handle: reply.Wrap(a.services)},
-		{Method: http.MethodGet, Path: "/instances", Handle: a.instances},
+		{Method: http.MethodGet, Path: "/instances", Handle: a.instances, Packed: true},
 		{Method: http.MethodGet, Path: "/global_view", Handle: reply.Wrap(a.globalView)},
 		{Method: http.MethodGet, Path: "/health", Handle: reply.Wrap(a.health)},
 	}}

@@ -11,6 +11,7 @@ import (
 // confirmExpected ends the expectations of blocks that c has announced. res is what the index did with
 // the blocks.
 func (a *applier) confirmExpected(ns *namespace, c *normalize.Change, res *index.StoreResult) {
+	a.member.Stores.Add(1)
 	space := ns.Deployment.Expected
 	if !space.Awaits(ns.InstanceID, c.Owner.Rank) {
 		return

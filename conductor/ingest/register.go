@@ -325,6 +325,13 @@ func newUnjoined(c *Sources, r registration.Registration) *Source {
 		doctor:  doctor.New(observedBy(&r), c.now),
 	}
 	m := catalog.NewMember(r, &s.doctor.Findings, func() stream.Status { return s.feed.Status() })
+	m.State = func() (stream.State, uint64) {
+		if feed, is := s.feed.(*stream.Stream); is {
+			return feed.State()
+		}
+		st := s.feed.Status()
+		return st.State, st.Epoch
+	}
 	s.Member, s.Registration = m, &m.Registration
 	s.holdings = holdings{
 		catalog: c.catalog, member: m, reg: s.Registration, policy: r.CopyPolicy(c.opts.Copies),

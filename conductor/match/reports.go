@@ -173,7 +173,7 @@ func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 	target := d.Expected.Target(to.ID, rank, targetOptions(to, rank))
 	sc := scratches.Get().(*scratch)
 	defer sc.release()
-	c.expectPrompt(sc, d, target, r)
+	c.expectPrompt(sc, d, to, target, r)
 	if _, still := d.Instances().Find(r.Target); !still {
 		d.Expected.Forget(to.ID) // it was unregistered meanwhile, perhaps before the target was made
 	}
@@ -274,7 +274,7 @@ func targetOptions(r *catalog.Instance, rank int32) (o expect.Options) {
 }
 
 // expectPrompt makes the blocks of a prompt expected at a target, but for the leading ones that it has on its device.
-func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Target, r *Routed) {
+func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, in *catalog.Instance, to *expect.Target, r *Routed) {
 	q := &r.Query
 	id := identityAsked(d, q)
 	report := expect.Report{TTL: r.TTL, ID: r.RequestID, Context: id.Constant}
@@ -295,8 +295,14 @@ func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Ta
 		defer sc.chain.Reset(hash.Scheme{}, nil, 0, 0)
 	}
 	keys := sc.keys[:0]
-	for i := range prompt.Len() {
-		keys = append(keys, prompt.At(i)^mix)
+	if q.ByHash {
+		for _, h := range q.Hashes {
+			keys = append(keys, h^mix)
+		}
+	} else {
+		for i := range prompt.Len() {
+			keys = append(keys, prompt.At(i)^mix)
+		}
 	}
 	if sc.keys = keys; len(keys) > 0 {
 		report.Print = keys[len(keys)-1]
@@ -313,14 +319,26 @@ func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Ta
 		owners := sc.findHits(d)
 		return onDevice(&sc.match, owners, to)
 	}
+	stored := storesOf(in)
 	had := min(has(), len(keys))
 	report.Keys = keys[had:]
 	to.Add(report)
-	if had < len(keys) {
+	if had < len(keys) && storesOf(in) != stored {
 		if now := min(has(), len(keys)); now > had { // it was announced meanwhile, perhaps before Add
 			to.Has(keys[had:now])
 		}
 	}
+}
+
+// storesOf adds up what the sources of an instance have stored so far. A source that has left counts as one more, because it stores
+// no more and another one may have taken its place.
+func storesOf(in *catalog.Instance) (n uint64) {
+	for _, m := range in.Members {
+		if n += m.Stores.Load(); m.HasLeft() {
+			n++
+		}
+	}
+	return n
 }
 
 // onDevice returns how many leading blocks a target has on its device, of what the index holds of a prompt.

@@ -22,9 +22,9 @@ type instanceState struct {
 func stateOf(in *catalog.Instance) (s instanceState) {
 	worst := 0
 	for _, m := range in.Members {
-		st := m.Status()
-		worst = max(worst, slices.Index(fromSynced[:], st.State))
-		s.epochs += st.Epoch
+		state, epoch := m.State()
+		worst = max(worst, slices.Index(fromSynced[:], state))
+		s.epochs += epoch
 		s.left = s.left || m.HasLeft()
 	}
 	s.state = fromSynced[worst]
