@@ -56,6 +56,7 @@ func TestBenchQuery(t *testing.T) {
 	f("--codec", "grpc-hashes", "--other", "json-hashes")
 	f("--codec", "grpc-router", "--other", "grpc-tokens")
 	f("--other", "json-routed")
+	f("--codec", "json-candidates", "--other", "json-answer-list")
 	if paced, ok := f("--load", "0.5", "--batches", "200", "--snapshot")["paced"].(map[string]any); !ok ||
 		paced["requests"].(float64) <= 0 ||
 		paced["p999_to_p50"].(float64) < 1 || paced["batches_per_sec"].(float64) <= 0 {

@@ -84,6 +84,9 @@ func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error)
 		body, err := l.encodeBody(plain, tokens)
 		return l.addTarget(body, plain, family), err
 	}
+	if codec == candidates {
+		return l.encodeBody(JSON, tokens)
+	}
 	if !isGRPC(codec) && codec != jsonHashes {
 		return l.encodeBody(strings.TrimSuffix(codec, expectedOf), tokens)
 	}
@@ -107,9 +110,14 @@ func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error)
 // listed is how many reports a list has.
 const listed = 8
 
-// addTarget says in a query's body where the prompt goes: to an instance that has nothing of it, where there is one.
+// targetOf returns where a prompt goes: to an instance that has nothing of it, where there is one.
+func (l *Load) targetOf(family int) string {
+	return instanceName((l.holdersOf(family)[l.Holders-1] + 1) % l.Workers)
+}
+
+// addTarget says in a query's body where the prompt goes.
 func (l *Load) addTarget(body []byte, codec string, family int) []byte {
-	to := instanceName((l.holdersOf(family)[l.Holders-1] + 1) % l.Workers)
+	to := l.targetOf(family)
 	if codec == JSON {
 		return append(fmt.Appendf(nil, `{"instance_id": %q, `, to), body[1:]...)
 	}
@@ -156,11 +164,16 @@ func (l *Load) checkAnswer(codec string, family int, body []byte) error {
 			return err
 		}
 	} else if contentType(codec) == "application/json" {
-		var tenants map[string]answer
+		var tenants struct {
+			Default    answer `json:"default"`
+			Candidates answer `json:"candidates"`
+		}
 		if err := json.Unmarshal(body, &tenants); err != nil {
 			return fmt.Errorf("an answer is not JSON: %w", err)
 		}
-		got = tenants["default"]
+		if got = tenants.Default; codec == candidates {
+			got = tenants.Candidates
+		}
 	} else {
 		var root struct {
 			Instances answer `msgpack:"instances"`

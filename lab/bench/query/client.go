@@ -43,6 +43,7 @@ type client struct {
 	askers   []asker
 	checked  atomic.Uint64
 	answer   atomic.Int64 // bytes of the last one that was checked
+	prepare  func() error // renders the requests again before a turn, nil if they stay the same
 }
 
 // newClient renders all requests, connects, and looks at some answers.

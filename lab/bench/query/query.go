@@ -44,18 +44,20 @@ var codecs = []string{JSON, JSONBase64, MsgpackBin, MsgpackArray}
 
 // Further codecs: a prompt as the engine's hashes of its blocks, and gRPC.
 const (
-	jsonHashes = "json-hashes" // POST /query_by_hash
-	expectedOf = "-expected"   // behind a codec of tokens: a query that asks for expected blocks, too
-	routedOf   = "-routed"     // likewise: a report that the prompt goes to an instance
-	listOf     = "-list"       // behind that: a list of reports, see listed
-	grpcTokens = "grpc-tokens" // kvconductor.v1.Conductor/Query
-	grpcHashes = "grpc-hashes" // the same by hashes
-	grpcRouter = "grpc-router" // kv_indexer.v1.KVIndexer/MatchExternalKvPrefix
+	jsonHashes = "json-hashes"     // POST /query_by_hash
+	expectedOf = "-expected"       // behind a codec of tokens: a query that asks for expected blocks, too
+	routedOf   = "-routed"         // likewise: a report that the prompt goes to an instance
+	listOf     = "-list"           // behind that: a list of reports, see listed
+	candidates = "json-candidates" // POST /candidates
+	answerOf   = "json-answer"     // a report by the id of an answer; with listOf a list of them
+	grpcTokens = "grpc-tokens"     // kvconductor.v1.Conductor/Query
+	grpcHashes = "grpc-hashes"     // the same by hashes
+	grpcRouter = "grpc-router"     // kv_indexer.v1.KVIndexer/MatchExternalKvPrefix
 )
 
 // AllCodecs are all there are.
 var AllCodecs = append(slices.Clone(codecs), jsonHashes, grpcTokens, grpcHashes, grpcRouter,
-	JSON+expectedOf, JSON+routedOf, JSON+routedOf+listOf, MsgpackBin+expectedOf, MsgpackBin+routedOf)
+	JSON+expectedOf, JSON+routedOf, JSON+routedOf+listOf, candidates, answerOf, answerOf+listOf, MsgpackBin+expectedOf, MsgpackBin+routedOf)
 
 // Load is the shape of index and prompts; both processes know it.
 type Load struct {

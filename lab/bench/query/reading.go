@@ -19,7 +19,8 @@ const (
 	pathHash  = "/query_by_hash"
 	pathRead  = "/read"
 
-	pathRouted = "/routed"
+	pathRouted     = "/routed"
+	pathCandidates = "/candidates"
 )
 
 // newHandler returns what the server is compared with: the baseline, and one that does the

@@ -163,6 +163,10 @@ func (s *served) newClient(c *Config, codec string) (*client, error) {
 		return newClient(c, s.GRPC, "", codec, false)
 	case strings.HasSuffix(strings.TrimSuffix(codec, listOf), routedOf):
 		return newClient(c, s.Address, pathRouted, codec, c.HTTP2)
+	case strings.TrimSuffix(codec, listOf) == answerOf:
+		return s.newAnswerClient(c, codec)
+	case codec == candidates:
+		return newClient(c, s.Address, pathCandidates, codec, c.HTTP2)
 	case strings.HasSuffix(codec, expectedOf):
 		return newClient(c, s.Address, pathQuery+"?expected=1", codec, c.HTTP2)
 	case codec == jsonHashes:
@@ -181,6 +185,11 @@ type side struct {
 }
 
 func (s *side) runSide(warm, measured time.Duration) error {
+	if s.client.prepare != nil {
+		if err := s.client.prepare(); err != nil {
+			return err
+		}
+	}
 	w, err := s.client.askOnAll(warm, measured, s.meter)
 	if err != nil {
 		return err
