@@ -25,6 +25,8 @@ type Instance struct {
 	State string `json:"state"`
 	// Approximate says that the engine publishes no events.
 	Approximate bool `json:"approximate"`
+	// Role is what the engine does where one computes a prompt and another one generates: prefill or decode; "" for both.
+	Role string `json:"role"`
 	// Ranks are the registered data-parallel ranks, ascending.
 	Ranks []int `json:"ranks"`
 	// Aliases and Adapters are further names that queries may have as their model.

@@ -87,6 +87,11 @@ type Registration struct {
 	// You can register again with another address; the blocks stay. Not for pools.
 	Address string `json:"address,omitempty"`
 
+	// What the engine does where one engine computes the prompt and another one generates: prefill or
+	// decode. Routers that ask for it find it in GET /instances; answers do not change. You can register
+	// again with another role; the blocks stay. Not for pools.
+	Role string `json:"role,omitempty"`
+
 	// What it means if a block is stored twice. With count it leaves after as many removals as stores,
 	// with set at the first removal: choose set for a publisher that repeats stores but not removals. When
 	// absent, the setting stream.copies decides. Not for pools.

@@ -107,13 +107,14 @@ func TestAdaptersAndAddressChange(t *testing.T) {
 	defer c.Close()
 	r := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16}
 	for _, with := range []struct {
-		adapters []string
-		address  string
-	}{{[]string{"sql"}, "http://e:8000"}, {[]string{"chat", "code"}, "https://front/e"}, {nil, ""}} {
-		r.Adapters, r.Address = with.adapters, with.address
+		adapters      []string
+		address, role string
+	}{{[]string{"sql"}, "http://e:8000", ""}, {[]string{"chat", "code"}, "https://front/e", "prefill"}, {nil, "", "decode"}} {
+		r.Adapters, r.Address, r.Role = with.adapters, with.address, with.role
 		must.Succeed(t, c.Register(r, ingest.RegisterOptions{}))
 		got := conductor.Instances(c.For(conductor.Reader{}))
-		if len(got) != 1 || !slices.Equal(got[0].Adapters, with.adapters) || got[0].Address != with.address {
+		if len(got) != 1 || !slices.Equal(got[0].Adapters, with.adapters) || got[0].Address != with.address ||
+			got[0].Role != with.role {
 			t.Errorf("%+v: %+v", with, got)
 		}
 		for _, name := range []string{"sql", "chat", "code"} {

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"slices"
 
 	"example.com/conductor/conductor/catalog"
@@ -28,6 +29,7 @@ func instanceOf(d *catalog.Deployment, in *catalog.Instance) status.Instance {
 	row := status.Instance{Tenant: d.Key.Tenant, Model: d.Key.Model, BlockSize: d.Key.BlockSize, Name: in.Name, Address: in.Address,
 		State: string(match.StateOf(in)), Approximate: in.Approximate, Ranks: in.Ranks}
 	for _, m := range in.Members {
+		row.Role = cmp.Or(row.Role, m.Registered().Role)
 		row.Aliases = append(row.Aliases, m.Registered().Aliases...)
 		row.Adapters = append(row.Adapters, m.Registered().Adapters...)
 	}

@@ -18,7 +18,7 @@ func TestRegistrationFields(t *testing.T) {
 	given := registration.Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: registration.TypeMooncake,
 		Copies: registration.CopiesCount, Reports: registration.ReportsFull, Drafter: registration.DrafterDrops,
 		Owned: registration.OwnedDrop, Clear: registration.ClearDevice,
-		Sequence: registration.SequenceShared}
+		Sequence: registration.SequenceShared, Role: "prefill"}
 	v := reflect.ValueOf(&given).Elem()
 	for i := range v.NumField() {
 		switch v.Type().Field(i).Name {
@@ -53,7 +53,7 @@ func TestRegistrationFields(t *testing.T) {
 	}
 	pool, engine := given, given
 	pool.Copies, pool.Reports, pool.Drafter, pool.Owned, pool.Clear, pool.SnapshotEndpoint = "", "", "", "", "", ""
-	pool.Aliases, pool.Adapters, pool.Address = nil, nil, ""
+	pool.Aliases, pool.Adapters, pool.Address, pool.Role = nil, nil, "", ""
 	engine.Type, engine.Serves = registration.TypeVLLM, nil
 	for static, given := range map[bool]registration.Registration{false: pool, true: engine} {
 		if got, s, err := registration.FromFields(given.AppendFields(nil, static)); err != nil || !reflect.DeepEqual(got, given) ||

@@ -25,7 +25,7 @@ func TestVersionsOfFields(t *testing.T) {
 			registered.by registered.name registered.at gives_way
 			source medium group backend_id older unverified`,
 		3: `aliases approximate capacity_blocks drafter events reports zero_hash full_reports chunk listed attention_group adapter_version`,
-		4: `adapters address`,
+		4: `adapters address role`,
 	}
 	got := map[uint32]map[string]bool{}
 	add := func(name string) {

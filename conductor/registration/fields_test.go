@@ -36,7 +36,7 @@ func TestDiffSeesEveryField(t *testing.T) {
 		}
 		field, have, got := one.Diff(&other, CopiesCount)
 		switch typ.Field(i).Name {
-		case "Instance", "Tenant", "Rank", "Aliases", "Adapters", "Address":
+		case "Instance", "Tenant", "Rank", "Aliases", "Adapters", "Address", "Role":
 			if field != "" {
 				t.Errorf("%s counts as %s", typ.Field(i).Name, field)
 			}

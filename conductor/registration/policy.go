@@ -39,7 +39,7 @@ const (
 
 // normalizePolicies brings the rules to their canonical form.
 func (r *Registration) normalizePolicies(bad *faults) {
-	for _, name := range []string{"copies", "reports", "drafter", "owned", "clear"} {
+	for _, name := range []string{"copies", "reports", "drafter", "owned", "clear", "role"} {
 		f := Named(name)
 		value := f.Of(r).(*string)
 		if *value == "" {

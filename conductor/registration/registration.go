@@ -135,6 +135,11 @@ type Registration struct {
 	// another address; the blocks stay. Not for pools.
 	Address string `json:"address,omitempty" bytes:"1024" since:"4" live:"yes"`
 
+	// What the engine does where one engine computes the prompt and another one generates: prefill or decode. Routers that
+	// ask for it find it in GET /instances; answers do not change. You can register again with another role; the blocks
+	// stay. Not for pools.
+	Role string `json:"role,omitempty" words:"prefill|decode" since:"4" live:"yes"`
+
 	// What it means if a block is stored twice. With count it leaves after as many removals as stores, with set at the
 	// first removal: choose set for a publisher that repeats stores but not removals. When absent, the setting
 	// stream.copies decides. Not for pools.

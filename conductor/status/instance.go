@@ -16,8 +16,10 @@ type Instance struct {
 	// State is that of the source of the instance that is furthest from synced.
 	State string `json:"state"`
 	// Approximate says that a source of the instance publishes no events.
-	Approximate bool    `json:"approximate,omitempty"`
-	Ranks       []int32 `json:"ranks"` // registered, ascending
+	Approximate bool `json:"approximate,omitempty"`
+	// Role is what the engine does where prompts are computed and answered by different ones: prefill or decode.
+	Role  string  `json:"role,omitempty"`
+	Ranks []int32 `json:"ranks"` // registered, ascending
 	// Aliases and Adapters are further names that queries may have as their model, sorted.
 	Aliases  []string `json:"aliases,omitempty"`
 	Adapters []string `json:"adapters,omitempty"`
@@ -30,6 +32,6 @@ func (a *Instance) Compare(b *Instance) int {
 
 // Equal reports whether two rows say the same.
 func (a *Instance) Equal(b *Instance) bool {
-	return a.Compare(b) == 0 && a.Address == b.Address && a.State == b.State && a.Approximate == b.Approximate &&
+	return a.Compare(b) == 0 && a.Address == b.Address && a.State == b.State && a.Approximate == b.Approximate && a.Role == b.Role &&
 		slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Aliases, b.Aliases) && slices.Equal(a.Adapters, b.Adapters)
 }

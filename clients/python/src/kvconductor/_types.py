@@ -200,6 +200,7 @@ class Instance:
     aliases: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     approximate: bool = False
+    role: str = ""  # prefill or decode, where one engine computes a prompt and another one generates
 
     @classmethod
     def read(cls, body: Mapping[str, Any]) -> Instance:
@@ -214,6 +215,7 @@ class Instance:
             aliases=tuple(body.get("aliases") or ()),
             adapters=tuple(body.get("adapters") or ()),
             approximate=bool(body.get("approximate", False)),
+            role=body.get("role", ""),
         )
 
 
@@ -246,6 +248,7 @@ class Registration:
     aliases: tuple[str, ...] | None = None  # further names of the model in queries
     adapters: tuple[str, ...] | None = None  # that queries may name as their model
     address: str | None = None  # base URL at which the engine takes requests
+    role: str | None = None  # prefill or decode
     events: str | None = None  # none: the engine publishes no KV events and has no endpoints
     capacity_blocks: int | None = None  # room of its cache, with events none
     approximate: str | None = None  # count: what routers report of it counts as held
