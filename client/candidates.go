@@ -3,7 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
-	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 )
@@ -11,13 +11,12 @@ import (
 // Candidates is the answer of a server to a router that is about to choose an instance.
 type Candidates struct {
 	// ID goes into Routed.AnswerID, for some seconds; "" if the server does not keep the answer.
-	ID string `json:"id"`
+	ID string
 	// Model and Adapter are what the name in the query means. BlockSize, in tokens, is that of the model if the query has none.
-	Model     string `json:"model"`
-	Adapter   string `json:"lora_name"`
-	BlockSize int    `json:"block_size"`
+	Model, Adapter string
+	BlockSize      int
 	// Rows are sorted by instance. Expected of rows and ranks is always set; Media is nil.
-	Rows []Candidate `json:"-"`
+	Rows []Candidate
 }
 
 // Candidate is an instance that a prompt may go to.
@@ -30,36 +29,35 @@ type Candidate struct {
 	State string
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
-func (c *Candidates) UnmarshalJSON(text []byte) error {
-	type plain Candidates // without this method
-	answer := struct {
-		*plain
-		Truncated  bool                       `json:"truncated"`
-		Candidates map[string]json.RawMessage `json:"candidates"`
-	}{plain: (*plain)(c)}
-	if err := json.Unmarshal(text, &answer); err != nil {
-		return err
-	}
-	c.Rows = make([]Candidate, 0, len(answer.Candidates))
-	for instance, raw := range answer.Candidates {
-		var of struct {
-			packedRow
-			Address string `json:"address"`
-			State   string `json:"state"`
-		}
-		if err := json.Unmarshal(raw, &of); err != nil {
-			return err
-		}
+// candidatesAnswer is the answer as either codec has it.
+type candidatesAnswer struct {
+	ID         string                     `json:"id"`
+	Model      string                     `json:"model"`
+	Adapter    string                     `json:"lora_name"`
+	BlockSize  int                        `json:"block_size"`
+	Truncated  bool                       `json:"truncated"`
+	Candidates map[string]packedCandidate `json:"candidates"`
+}
+
+type packedCandidate struct {
+	packedRow
+	Address string `json:"address"`
+	State   string `json:"state"`
+}
+
+// rows returns the candidates, sorted by instance.
+func (a *candidatesAnswer) rows() (Candidates, error) {
+	out := Candidates{ID: a.ID, Model: a.Model, Adapter: a.Adapter, BlockSize: a.BlockSize}
+	for instance, of := range a.Candidates {
 		row := Candidate{Address: of.Address, State: of.State, Row: Row{Instance: instance, Longest: of.Longest, Expected: of.Expected,
-			Approximate: of.Approximate, UpperBound: of.UpperBound, Truncated: answer.Truncated}}
+			Approximate: of.Approximate, UpperBound: of.UpperBound, Truncated: a.Truncated}}
 		if err := row.setRanks(of.Ranks); err != nil {
-			return err
+			return Candidates{}, fmt.Errorf("%w: %w", errAnswer, err)
 		}
-		c.Rows = append(c.Rows, row)
+		out.Rows = append(out.Rows, row)
 	}
-	slices.SortFunc(c.Rows, func(a, b Candidate) int { return cmp.Compare(a.Instance, b.Instance) })
-	return nil
+	slices.SortFunc(out.Rows, func(a, b Candidate) int { return cmp.Compare(a.Instance, b.Instance) })
+	return out, nil
 }
 
 // Candidates asks where a prompt may go. It is Query with Expected and with what a router needs besides to choose an instance and to
@@ -69,11 +67,17 @@ func (c *Candidates) UnmarshalJSON(text []byte) error {
 // where it has several, one with status 400 and the reason unknown_block_size. Both have Known.
 func (c *Client) Candidates(ctx context.Context, q Query) (Candidates, error) {
 	q.Detail, q.Expected = false, false // the answer always has what is expected
-	_, body := q.body(false)
+	as := jsonCodec
+	if c.msgpack {
+		as = msgpackCodec
+	}
+	_, body := q.body(c.msgpack)
 	if q.BlockSize == 0 {
 		delete(body, "block_size")
 	}
-	var answer Candidates
-	err := c.do(ctx, http.MethodPost, "/conductor/v1/candidates", body, &answer)
-	return answer, err
+	var answer candidatesAnswer
+	if err := c.doIn(ctx, as, http.MethodPost, "/conductor/v1/candidates", body, &answer); err != nil {
+		return Candidates{}, err
+	}
+	return answer.rows()
 }

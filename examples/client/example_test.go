@@ -49,7 +49,7 @@ func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err = conductor.Register(ctx, client.Registration{
-		Instance: "llama-1", Type: "Standard", Model: "llama", BlockSize: 16,
+		Instance: "llama-1", Type: "Standard", Model: "llama", BlockSize: 16, Address: "http://10.0.0.7:8000",
 		Events: "none", CapacityBlocks: 1000, Approximate: "count",
 	})
 	if err != nil {
@@ -60,27 +60,34 @@ func Example() {
 	for i := range prompt {
 		prompt[i] = uint32(i)
 	}
-	query := client.Query{Model: "llama", BlockSize: 16, Tokens: prompt}
-	if err := conductor.Routed(ctx, client.Routed{Query: query, Target: "llama-1", Rank: client.AnyRank}); err != nil {
+	query := client.Query{Model: "llama", Tokens: prompt} // the block size is that of the engines
+	answer, err := conductor.Candidates(ctx, query)
+	if err != nil {
+		panic(err)
+	}
+	to := answer.Rows[0] // there is one; a router compares what they have, and their load
+	fmt.Printf("the prompt goes to %s at %s, which has %d of its tokens\n", to.Instance, to.Address, to.Longest)
+	err = conductor.Routed(ctx, client.Routed{AnswerID: answer.ID, Target: to.Instance, Rank: client.AnyRank})
+	if err != nil {
 		panic(err)
 	}
 
 	query.Tokens = append(prompt[:50:50], 7, 8, 9) // another question after the same beginning
-	rows, err := conductor.Query(ctx, query)
-	if err != nil {
+	if answer, err = conductor.Candidates(ctx, query); err != nil {
 		panic(err)
 	}
-	for _, row := range rows {
+	for _, row := range answer.Rows {
 		fmt.Printf("%s has %d of %d tokens\n", row.Instance, row.Longest, len(query.Tokens))
 	}
 
-	query.BlockSize = 0
-	_, err = conductor.Query(ctx, query)
+	query.Model = "lama"
+	_, err = conductor.Candidates(ctx, query)
 	var refused *client.Error
 	if errors.As(err, &refused) {
-		fmt.Println(refused.Status, refused.Field, refused.Reason)
+		fmt.Println(refused.Status, refused.Reason, refused.Known)
 	}
 	// Output:
+	// the prompt goes to llama-1 at http://10.0.0.7:8000, which has 0 of its tokens
 	// llama-1 has 48 of 53 tokens
-	// 400 block_size out_of_range
+	// 404 unknown_model [llama]
 }

@@ -205,6 +205,20 @@ func (r *Router) try(ctx context.Context, choose chooser, send func(int, func(bo
 	return err
 }
 
+// firstRead is a body that calls begun with its first bytes, or at its end if it is empty.
+type firstRead struct {
+	io.ReadCloser
+	begun func()
+}
+
+func (b *firstRead) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 || err == io.EOF {
+		b.begun()
+	}
+	return n, err
+}
+
 // forward sends a request to a worker, and its answer to the client. It returns an error if there was no answer.
 func (r *Router) forward(w http.ResponseWriter, req *http.Request, body []byte, worker int, end func(bool)) (err error) {
 	to := r.Workers[worker]
@@ -216,10 +230,13 @@ func (r *Router) forward(w http.ResponseWriter, req *http.Request, body []byte, 
 			p.SetXForwarded()
 			p.Out.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(to.Rank)) // vLLM's
 		},
-		// Engines send the headers of a stream with its first token, or refuse.
+		// An engine sends the headers of a stream before it has computed the prompt, and the body from the first token on.
 		ModifyResponse: func(answer *http.Response) error {
 			answer.Header.Set(RoutedTo, to.String())
-			end(answer.StatusCode < 300)
+			if answer.StatusCode >= 300 {
+				end(false)
+			}
+			answer.Body = &firstRead{answer.Body, func() { end(true) }}
 			return nil
 		},
 		ErrorHandler:  func(_ http.ResponseWriter, _ *http.Request, e error) { err = e },

@@ -23,7 +23,9 @@ import (
 // books is a Conductor of two workers, a/0 and b/0, that knows prompts by what it was told of them.
 // Each call takes a time.
 type books struct {
-	takes time.Duration
+	takes     time.Duration
+	answers   bool // answers have ids
+	forgetful bool // and are forgotten at once
 
 	mu     sync.Mutex
 	routed map[string]client.Routed // by request id
@@ -42,30 +44,37 @@ func (b *books) call(ctx context.Context, do func()) error {
 	return nil
 }
 
-func (b *books) Query(ctx context.Context, q client.Query) (rows client.Rows, err error) {
+func (b *books) Candidates(ctx context.Context, q client.Query) (answer client.Candidates, err error) {
 	err = b.call(ctx, func() {
+		if b.answers {
+			answer.ID = fmt.Sprint(q.Tokens[0])
+		}
 		for _, name := range []string{"a", "b"} {
 			rank := client.Rank{}
 			for _, r := range b.routed {
-				if q.Expected && r.Target == name && slices.Equal(r.Tokens, q.Tokens) {
+				if r.Target == name && slices.Equal(r.Tokens, q.Tokens) {
 					rank.Expected = len(q.Tokens)
 				}
 			}
-			rows = append(rows, client.Row{Instance: name, Ranks: []client.Rank{rank}})
+			answer.Rows = append(answer.Rows, client.Candidate{Row: client.Row{Instance: name, Ranks: []client.Rank{rank}}})
 		}
 		b.said = append(b.said, fmt.Sprintf("query %d", q.Tokens[0]))
 	})
-	return rows, err
+	return answer, err
 }
 
-func (b *books) Routed(ctx context.Context, r client.Routed) error {
-	return b.call(ctx, func() {
+func (b *books) Routed(ctx context.Context, r client.Routed) (err error) {
+	return errors.Join(b.call(ctx, func() {
+		if r.AnswerID != "" && b.forgetful {
+			err = &client.Error{Status: http.StatusNotFound, Reason: "unknown_answer"}
+			return
+		}
 		if b.routed == nil {
 			b.routed = make(map[string]client.Routed)
 		}
 		b.routed[r.RequestID] = r
-		b.said = append(b.said, fmt.Sprintf("%d to %s/%d", r.Tokens[0], r.Target, r.Rank))
-	})
+		b.said = append(b.said, fmt.Sprintf("%d to %s/%d%s", r.Tokens[0], r.Target, r.Rank, map[bool]string{true: " by id"}[r.AnswerID != ""]))
+	}), err)
 }
 
 func (b *books) TakeBack(ctx context.Context, tenant, id string) error {
@@ -247,5 +256,55 @@ func TestTakeBack(t *testing.T) {
 	front.Close()
 	if len(b.routed) != 1 {
 		t.Errorf("%d prompts are expected, want the first alone", len(b.routed))
+	}
+}
+
+// TestReportsNameAnswers holds that a report names the answer it rests on, and has the prompt if that is forgotten.
+func TestReportsNameAnswers(t *testing.T) {
+	for forgetful, want := range map[bool]string{false: "[query 7 7 to a/0 by id]", true: "[query 7 7 to a/0]"} {
+		b := &books{answers: true, forgetful: forgetful}
+		r := &Router{Conductor: b, Workers: workers("a/0", "b/0"), Patience: time.Minute}
+		_, end := r.Choose(t.Context(), prompt(7))
+		end(true)
+		r.Wait()
+		if got := fmt.Sprint(b.said); got != want {
+			t.Errorf("forgetful %v: %s, want %s", forgetful, got, want)
+		}
+	}
+}
+
+// TestLoadEndsWithTheFirstToken holds that a prompt counts as load until the engine sends the first part of the body: it sends the
+// headers of a stream before it has computed the prompt.
+func TestLoadEndsWithTheFirstToken(t *testing.T) {
+	compute := make(chan bool)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		http.NewResponseController(w).Flush()
+		<-compute
+		io.WriteString(w, "data: token")
+		http.NewResponseController(w).Flush()
+		<-compute
+	}))
+	defer s.Close()
+	r := &Router{Workers: []Worker{workerAt(t, "a", 0, s)}, Patience: time.Minute}
+	front := httptest.NewServer(r)
+	defer front.Close()
+	defer close(compute)
+	load := func() float64 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.queued[0]
+	}
+	resp, err := http.Post(front.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt":[1,2,3]}`))
+	must.Succeed(t, err)
+	defer resp.Body.Close()
+	if got := load(); got != 3 {
+		t.Errorf("with the headers there are %v tokens to compute", got)
+	}
+	compute <- true
+	_, err = io.ReadFull(resp.Body, make([]byte, len("data: token")))
+	must.Succeed(t, err)
+	if got := load(); got != 0 {
+		t.Errorf("with the first token there are %v tokens to compute", got)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
@@ -41,7 +42,7 @@ func (w Worker) String() string { return fmt.Sprintf("%s/%d", w.Instance, w.Rank
 
 // Conductor is what a router asks and tells; a *client.Client is one.
 type Conductor interface {
-	Query(context.Context, client.Query) (client.Rows, error)
+	Candidates(context.Context, client.Query) (client.Candidates, error)
 	Routed(context.Context, client.Routed) error
 	TakeBack(ctx context.Context, tenant, requestID string) error
 }
@@ -50,7 +51,8 @@ type Conductor interface {
 type Router struct {
 	// Conductor tells what workers cache; nil leaves the choice to the load.
 	Conductor Conductor
-	// Query is asked with the tokens of each prompt: model, block size, tenant, adapter and salt.
+	// Query is asked with the tokens of each prompt: model, tenant, adapter and salt. Its block size may be 0 if all engines of the
+	// model have the same one.
 	Query client.Query
 	// Patience bounds how long a choice waits for Conductor, DefaultPatience if it is 0. At most a
 	// tenth of it is spent on waiting for the choice before.
@@ -106,9 +108,9 @@ func (r *Router) chooseNext(ctx context.Context, tokens []uint32, tried []int) (
 	asking, cancel := context.WithTimeout(ctx, r.patience())
 	defer cancel()
 	known := r.await(asking)
-	cached, ok := r.cached(asking, tokens)
+	answer, cached, ok := r.cached(asking, tokens)
 	worker, charged := r.choose(tokens, cached, ok, tried)
-	takeBack := r.report(context.WithoutCancel(ctx), worker, tokens, known)
+	takeBack := r.report(context.WithoutCancel(ctx), worker, tokens, &answer, known)
 	var once sync.Once
 	return worker, func(computed bool) {
 		once.Do(func() {
@@ -169,21 +171,28 @@ func (r *Router) await(ctx context.Context) (known chan struct{}) {
 	return known
 }
 
-// report tells Conductor, in the background, where a prompt goes, and closes known. What it returns
-// takes the report back.
-func (r *Router) report(ctx context.Context, worker int, tokens []uint32, known chan struct{}) (takeBack func()) {
+// report tells Conductor, in the background, where a prompt goes, and closes known. It names the answer in place of the prompt, unless
+// Conductor has forgotten it. What it returns takes the report back.
+func (r *Router) report(ctx context.Context, worker int, tokens []uint32, answer *client.Candidates,
+	known chan struct{}) (takeBack func()) {
 	if r.Conductor == nil || r.EventsOnly {
 		return func() {}
 	}
 	to := r.Workers[worker]
-	routed := client.Routed{Query: r.Query, Target: to.Instance, Rank: to.Rank, TTL: r.TTL, RequestID: rand.Text()}
+	routed := client.Routed{Query: r.Query, AnswerID: answer.ID, Target: to.Instance, Rank: to.Rank, TTL: r.TTL, RequestID: rand.Text()}
+	routed.BlockSize = cmp.Or(routed.BlockSize, answer.BlockSize)
 	routed.Tokens = slices.Clone(tokens) // the caller may use them for other things
 	// A report that fails costs the prefix once more, no more than that.
 	r.background.Go(func() {
 		defer close(known)
 		ctx, cancel := context.WithTimeout(ctx, r.patience())
 		defer cancel()
-		_ = r.Conductor.Routed(ctx, routed)
+		err := r.Conductor.Routed(ctx, routed)
+		var refused *client.Error
+		if errors.As(err, &refused) && refused.Reason == "unknown_answer" {
+			routed.AnswerID = ""
+			_ = r.Conductor.Routed(ctx, routed)
+		}
 	})
 	return func() {
 		r.background.Go(func() {
@@ -223,22 +232,24 @@ func (r *Router) patience() time.Duration { return cmp.Or(r.Patience, DefaultPat
 
 // cached asks Conductor for what each worker caches. It returns nothing cached and false unless the
 // answer has all healthy workers: a choice with the cache of some is unfair to the others.
-func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.Rank, ok bool) {
+func (r *Router) cached(ctx context.Context, tokens []uint32) (answer client.Candidates, cached []client.Rank, ok bool) {
 	none := make([]client.Rank, len(r.Workers))
 	if r.Conductor == nil {
-		return none, false
+		return answer, none, false
 	}
 	q := r.Query
-	q.Tokens, q.Expected = tokens, !r.EventsOnly
-	rows, err := r.Conductor.Query(ctx, q)
+	q.Tokens = tokens
+	answer, err := r.Conductor.Candidates(ctx, q)
 	if err != nil {
-		return none, false
+		return answer, none, false
 	}
 	by := make(map[Worker]client.Rank)
-	for _, row := range rows {
+	for _, row := range answer.Rows {
 		for _, rank := range row.Ranks {
-			rank.Expected = max(rank.Expected, rank.Disk) // it is not in the answer unless asked for
-			if row.Approximate {                          // its engine announces nothing, so it may have computed them long ago
+			if r.EventsOnly {
+				rank.Expected = rank.Disk
+			}
+			if row.Approximate { // its engine announces nothing, so it may have computed them long ago
 				rank.GPU, rank.CPU, rank.Disk = rank.Expected, rank.Expected, rank.Expected
 			}
 			by[Worker{Instance: row.Instance, Rank: rank.Rank}] = rank
@@ -251,11 +262,11 @@ func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.R
 			continue
 		}
 		if !known || !plausible(rank, len(tokens)) {
-			return none, false
+			return answer, none, false
 		}
 		cached[i] = rank
 	}
-	return cached, true
+	return answer, cached, true
 }
 
 // plausible reports whether a rank's numbers are in order: each counts those before.

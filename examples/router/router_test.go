@@ -36,7 +36,7 @@ func conductor(t *testing.T, ranks map[string]reach) *client.Client {
 			}
 			row["rank_matches"].(map[string]any)[rank] = map[string]int{"gpu": n[0], "cpu": n[1], "disk": n[2], "expected": n[3]}
 		}
-		json.NewEncoder(w).Encode(map[string]any{"default": instances})
+		json.NewEncoder(w).Encode(map[string]any{"candidates": instances})
 	})
 }
 

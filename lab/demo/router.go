@@ -194,14 +194,14 @@ type oracle struct {
 	look    func(prompt []uint32) []sim.Cached
 }
 
-// Query returns what each rank has of a prompt.
-func (o *oracle) Query(_ context.Context, q kv.Query) (rows kv.Rows, err error) {
+// Candidates returns what each rank has of a prompt.
+func (o *oracle) Candidates(_ context.Context, q kv.Query) (answer kv.Candidates, err error) {
 	for n, c := range o.look(q.Tokens) {
 		t := o.targets[n]
-		rows = append(rows, kv.Row{Instance: t.Instance,
-			Ranks: []kv.Rank{{Rank: t.Rank, GPU: c.GPU, CPU: c.CPU, Disk: c.Disk, Expected: c.Expected}}})
+		answer.Rows = append(answer.Rows, kv.Candidate{Row: kv.Row{Instance: t.Instance,
+			Ranks: []kv.Rank{{Rank: t.Rank, GPU: c.GPU, CPU: c.CPU, Disk: c.Disk, Expected: c.Expected}}}})
 	}
-	return rows, nil
+	return answer, nil
 }
 
 // Routed does nothing: the fleet knows where prompts go.

@@ -3,7 +3,8 @@
 //	serve -conductor http://conductor:13333 -model m -block-size 16 engine-a=http://10.0.0.7:8000 engine-b=http://10.0.0.9:8000
 //
 // Each argument is a worker: the instance as registered with Conductor, and the URL of the engine. An
-// engine with data-parallel ranks is one worker for each: engine-a/0=…, engine-a/1=…
+// engine with data-parallel ranks is one worker for each: engine-a/0=…, engine-a/1=… Without an argument, the workers are
+// the instances of the model that Conductor has an address of when the router starts.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +30,7 @@ func main() {
 	listen := flag.String("listen", "127.0.0.1:8080", "address for completions")
 	conductor := flag.String("conductor", "http://127.0.0.1:13333", "base URL of Conductor")
 	model := flag.String("model", "", "model as registered with Conductor")
-	blockSize := flag.Int("block-size", 16, "tokens of a block")
+	blockSize := flag.Int("block-size", 0, "tokens of a block; 0 is what the engines of the model are registered with")
 	patience := flag.Duration("patience", router.DefaultPatience,
 		"how long to wait for an answer of Conductor, before the load alone decides")
 	eventsOnly := flag.Bool("events-only", false, "go by what engines have announced, and do not tell Conductor where prompts go")
@@ -51,7 +53,13 @@ func main() {
 		r.Workers = append(r.Workers, w)
 	}
 	if len(r.Workers) == 0 {
-		log.Fatal("no worker is given: name at least one, such as engine-a=http://10.0.0.7:8000")
+		all, err := c.Instances(context.Background())
+		if err != nil {
+			log.Fatalf("no worker is given, and Conductor does not say which there are: %v", err)
+		}
+		if r.Workers, err = workersOf(all, *model); err != nil {
+			log.Fatal(err)
+		}
 	}
 	go r.CheckHealth(context.Background(), time.Second)
 	log.Printf("the router listens on %s, in front of %d workers", *listen, len(r.Workers))
@@ -69,6 +77,27 @@ const maxConnections = 4096
 // itself bounds bodies.
 func newServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+}
+
+// workersOf returns the ranks of the instances that serve a model.
+func workersOf(all []client.Instance, model string) (workers []router.Worker, err error) {
+	for _, i := range all {
+		if i.Address == "" || i.Model != model && !slices.Contains(i.Aliases, model) {
+			continue
+		}
+		at, err := url.Parse(i.Address)
+		if err != nil {
+			return nil, fmt.Errorf("instance %q: %w", i.Instance, err)
+		}
+		for _, rank := range i.Ranks {
+			workers = append(workers, router.Worker{Instance: i.Instance, Rank: rank, URL: at})
+		}
+	}
+	if workers == nil {
+		return nil, fmt.Errorf("no worker is given, and Conductor knows no instance of the model %q with an address: name at least one, "+
+			"such as engine-a=http://10.0.0.7:8000, or register the engines with their address", model)
+	}
+	return workers, nil
 }
 
 // worker reads instance=url and instance/rank=url.

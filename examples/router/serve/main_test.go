@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"example.com/conductor/client"
 )
 
 // TestServerIsBounded: a client that connects and sends nothing, or headers without an end, does not stay.
@@ -33,4 +35,24 @@ func TestWorker(t *testing.T) {
 	f("=http://10.0.0.7:8000", "")
 	f("a/x=http://10.0.0.7:8000", "")
 	f("a=10.0.0.7", "")
+}
+
+func TestWorkersOf(t *testing.T) {
+	all := []client.Instance{
+		{Instance: "a", Model: "m", Address: "http://a:8000", Ranks: []int{0, 1}},
+		{Instance: "b", Model: "m"},
+		{Instance: "c", Model: "other", Aliases: []string{"m"}, Address: "http://c", Ranks: []int{3}},
+		{Instance: "d", Model: "other", Address: "http://d", Ranks: []int{0}},
+	}
+	workers, err := workersOf(all, "m")
+	var got []string
+	for _, w := range workers {
+		got = append(got, w.String()+" "+w.URL.String())
+	}
+	if text := strings.Join(got, ", "); err != nil || text != "a/0 http://a:8000, a/1 http://a:8000, c/3 http://c" {
+		t.Errorf("%s, %v", text, err)
+	}
+	if _, err := workersOf(all, "x"); err == nil || !strings.Contains(err.Error(), `model "x"`) {
+		t.Errorf("%v", err)
+	}
 }
