@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"time"
@@ -84,7 +85,7 @@ func (c *Client) WatchInstances(ctx context.Context, use func([]Instance), faile
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause):
+		case <-time.After(time.Duration(float64(pause) * (0.5 + rand.Float64()/2))): // clients of one server come back apart
 		}
 	}
 }
@@ -126,7 +127,9 @@ func (c *Client) watchOnce(ctx context.Context, use func([]Instance)) error {
 		if err := applyEvent(instances, name, text); err != nil {
 			return fmt.Errorf("%w: %w", errAnswer, err)
 		}
+		silent.Stop() // use may take its time
 		use(sortedInstances(instances))
+		silent.Reset(watchSilence)
 	}
 	return cmp.Or(context.Cause(ctx), lines.Err(), io.ErrUnexpectedEOF)
 }

@@ -10,10 +10,12 @@ import (
 )
 
 // Candidates answers a query of a router that is about to choose an instance, and lends the answer to use. It is View.Answer with what
-// instances are expected to have, their states, and an id for the report of where the prompt went. Where the query has no block
+// instances are expected to have and their states. Where the query has no block
 // size, Candidates sets the one that the model is registered with. resolved is what the name of the model means.
 //
-// Errors besides those of View.Answer: a *match.UnknownNameError for a model or a block size that no engine is registered for.
+// Where q.Keep is set, the answer has an id.
+//
+// Errors besides those of View.Answer: a *match.UnknownNameError for a model, a block size or an instance that is not registered.
 func Candidates(v View, q *match.Query, use func(a *match.Answer, resolved registration.Meaning)) error {
 	if err := v.admits(q); err != nil {
 		return err
@@ -25,7 +27,10 @@ func Candidates(v View, q *match.Query, use func(a *match.Answer, resolved regis
 	if err := c.findBlockSize(q, resolved.Model); err != nil {
 		return err
 	}
-	q.Expected, q.Keep, q.States = true, true, true
+	if err := c.findInstance(q, resolved.Model); err != nil {
+		return err
+	}
+	q.Expected, q.States = true, true
 	return v.Answer(q, func(a *match.Answer) { use(a, resolved) })
 }
 
@@ -41,7 +46,27 @@ func (c *Conductor) findBlockSize(q *match.Query, model string) error {
 	case slices.Contains(sizes, q.BlockSize):
 		return nil
 	case len(sizes) == 0:
+		c.catalog.NoteUnregistered(scope.Deployment{Tenant: tenant, Model: model, BlockSize: q.BlockSize}, c.now())
 		return match.UnknownModel(models.Unregistered(tenant, q.Model, q.BlockSize), q.Model, models.Registered(tenant))
 	}
+	if q.BlockSize != 0 {
+		c.catalog.NoteUnregistered(scope.Deployment{Tenant: tenant, Model: model, BlockSize: q.BlockSize}, c.now())
+	}
 	return match.UnknownBlockSize(q.Model, q.BlockSize, sizes)
+}
+
+// findInstance returns a *match.UnknownNameError if a query is about an instance that is not registered.
+func (c *Conductor) findInstance(q *match.Query, model string) error {
+	if q.Instance == nil {
+		return nil
+	}
+	d := c.catalog.Deployment(scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant), Model: model, BlockSize: q.BlockSize})
+	if d == nil {
+		return match.UnknownInstance(*q.Instance, nil)
+	}
+	all := d.Instances()
+	if _, known := all.Find(*q.Instance); known {
+		return nil
+	}
+	return match.UnknownInstance(*q.Instance, all.All)
 }

@@ -79,7 +79,7 @@ func BenchmarkRouted(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				q := match.Query{Model: "m", Tokens: asked[i%prompts]}
+				q := match.Query{Model: "m", Tokens: asked[i%prompts], Keep: true}
 				must.Succeed(b, Candidates(v, &q, func(*match.Answer, registration.Meaning) {}))
 			}
 		})
@@ -87,7 +87,7 @@ func BenchmarkRouted(b *testing.B) {
 	byID := func(name, target string) {
 		var ids [prompts]string
 		for p := range ids {
-			q := match.Query{Model: "m", Tokens: asked[p]}
+			q := match.Query{Model: "m", Tokens: asked[p], Keep: true}
 			must.Succeed(b, Candidates(v, &q, func(a *match.Answer, _ registration.Meaning) { ids[p] = match.FormatAnswerID(a.ID) }))
 		}
 		b.Run(name, func(b *testing.B) {

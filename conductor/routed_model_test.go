@@ -172,6 +172,7 @@ func (m *routedModel) report(path string) {
 		m.reports++
 	}
 	id, asked := "", r.Query
+	asked.Keep = true
 	err := conductor.Candidates(m.byID.view(), &asked, func(a *match.Answer, _ registration.Meaning) { id = match.FormatAnswerID(a.ID) })
 	if err == nil && id != "" {
 		r.Query, r.AnswerID = match.Query{}, id

@@ -319,7 +319,7 @@ func (s *serving) wireRooms() (err error) {
 	s.slots, s.budget = newAdmission(cfg.Limits), requestBudget(cfg.Limits)
 	s.hub = watch.New(watching(s))
 	s.life.onEnd("the hub of viewers", s.hub.Close)
-	s.followed = conductorhttp.NewWatches(fixed.Watches)
+	s.followed = conductorhttp.NewWatches(s.conductor, instanceWatches)
 	s.calls, s.watches = rpc.NewMetrics(s.timing), rpc.NewWatches(fixed.Watches)
 	s.dynamo = dynamo.New(dynamo.Config{
 		Conductor: s.conductor, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: s.slots,
@@ -348,7 +348,8 @@ func (s *serving) registerMetrics() {
 		memory.Collector{Meter: c.Meter()}, unclaimedMessages(s.sockets), accessLogLosses(s.accessLog),
 		c.Meter(), c.Meter().ExpectedCollector(), c.Meter().AgesCollector(), c.FeedbackTable(), s.targets,
 		s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.slots, s.budget,
-		&s.listeners.Connections, s.timing, s.calls, s.watches, sourcesRoom{&c.Sources().Places})
+		&s.listeners.Connections, s.timing, s.calls, s.watches, s.followed,
+		sourcesRoom{&c.Sources().Places})
 	s.metrics.MustRegister(s.replicas.collectors()...)
 	if s.folder != nil {
 		s.metrics.MustRegister(s.folder)
@@ -357,6 +358,9 @@ func (s *serving) registerMetrics() {
 		s.metrics.MustRegister(s.entry.certificates.Expiry())
 	}
 }
+
+// instanceWatches is how many watches of GET /instances may be open: one for each router of a large fleet.
+const instanceWatches = 256
 
 // wireListeners says what the listeners serve: each its dialect, over HTTP or gRPC.
 func (s *serving) wireListeners() {

@@ -75,7 +75,8 @@ type seenInstance struct {
 type Instance struct {
 	ID      int32
 	Name    string
-	Address string  // where it takes requests, of its first rank that is registered with one, else see workerAddress
+	Address string  // where it takes requests: that of its first rank that is registered with one, else what its name says
+	Worker  string  // the URL by which sgl-router knows it, see workerAddress
 	Ranks   []int32 // registered ranks, ascending
 	loras   map[string]bool
 	Members []*Member // by rank
@@ -194,7 +195,7 @@ func (d *Deployment) Instances() *Instances {
 func (d *Deployment) rebuild() {
 	rows := make([]Instance, 0, len(d.instances))
 	for name, in := range d.instances {
-		r := Instance{ID: in.id, Name: name, Address: workerAddress(name), loras: make(map[string]bool)}
+		r := Instance{ID: in.id, Name: name, Worker: workerAddress(name), loras: make(map[string]bool)}
 		for m := range in.members {
 			r.Ranks = append(r.Ranks, int32(m.Registration.Rank))
 			r.loras[m.Registration.Lora] = true
@@ -214,6 +215,7 @@ func (d *Deployment) rebuild() {
 		for _, m := range slices.Backward(r.Members) {
 			r.Address = cmp.Or(m.Registered().Address, r.Address)
 		}
+		r.Address = cmp.Or(r.Address, addressIn(r.Worker))
 		rows = append(rows, r)
 	}
 	slices.SortFunc(rows, func(a, b Instance) int { return strings.Compare(a.Name, b.Name) })

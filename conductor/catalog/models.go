@@ -20,9 +20,8 @@ import (
 //	registrations --NamesOf--> Names
 //	query for a name --Models.Resolve--> the model of its tenant that the name means, and the adapter --> deployment
 //
-// A name means a model or an adapter if that is the only one of the tenant that has it, as its own or as an alias. So
-// a model that is registered under the name wins over aliases and adapters, and a name that several have
-// means none of them. The order of registrations does not matter.
+// A name means the model that has it as its own, else the only model that has it as an alias, else the only adapter that has it. A name
+// that several have means none of them. The order of registrations does not matter.
 
 // SharedNames is what the replicas of a group know together, which is more than what one of them follows.
 type SharedNames interface {
@@ -114,8 +113,20 @@ func (m Models) FindByName(tenant, name string) []registration.Meaning {
 
 // Resolve returns what a name means: a model of that name if it is no alias and no adapter, or if several have it.
 func (m Models) Resolve(tenant, name string) registration.Meaning {
-	if all := m.FindByName(tenant, name); len(all) == 1 {
+	all := m.FindByName(tenant, name)
+	if len(all) == 1 {
 		return all[0]
+	}
+	var alias registration.Meaning
+	aliases := 0
+	for _, one := range all {
+		if one.Lora == "" {
+			alias = one
+			aliases++
+		}
+	}
+	if aliases == 1 {
+		return alias
 	}
 	return registration.Meaning{Model: name}
 }
@@ -172,6 +183,13 @@ func (m Models) Unregistered(tenant, name string, blockSize int) string {
 	case m.hasPool(scope.Shard{Tenant: tenant, Model: model}):
 		return fmt.Sprintf("model %q of tenant %q has a pool, and no engine that could use its blocks: register the engines; if the pool "+
 			"is an engine, register it with its own type", model, tenant)
+	case len(several) > 1 && !slices.Contains(models, name) && slices.ContainsFunc(several, isAdapter):
+		var asks []string
+		for _, one := range several {
+			asks = append(asks, fmt.Sprintf("%q with lora_name %q", one.Model, one.Lora))
+		}
+		return fmt.Sprintf("several models of tenant %q have the adapter %q, so it means none of them: ask for %s", tenant, name,
+			strings.Join(asks[:min(len(asks), maxModelsNamed)], " or "))
 	case len(several) > 1 && !slices.Contains(models, name):
 		return fmt.Sprintf("several models of tenant %q have the alias %q, so it means none of them: ask for %s", tenant, name,
 			QuotedList(ModelsOf(several)))
@@ -190,6 +208,8 @@ func (m Models) Unregistered(tenant, name string, blockSize int) string {
 	}
 	return fmt.Sprintf("model %q is not registered for tenant %q; these models are: %s", name, tenant, QuotedList(models))
 }
+
+func isAdapter(m registration.Meaning) bool { return m.Lora != "" }
 
 // furtherOf walks the aliases and adapters of a tenant.
 func (m Models) furtherOf(tenant string) iter.Seq[string] {

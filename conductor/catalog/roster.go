@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -92,4 +93,15 @@ func workerAddress(instance string) string {
 		return "http://" + instance
 	}
 	return ""
+}
+
+// addressIn returns the address for requests that a worker's URL says: without a user, who would see it, and without the slash that
+// paths begin with.
+func addressIn(worker string) string {
+	u, err := url.Parse(worker)
+	if err != nil {
+		return ""
+	}
+	u.User = nil
+	return strings.TrimRight(u.String(), "/")
 }

@@ -80,7 +80,11 @@ func covers(old, t *Target) bool {
 func conflictError(old, t *Target) error {
 	e := &registration.ConflictError{Key: t.Key(), Field: "discover", Have: old.URL, Want: t.URL}
 	if old.URL == t.URL {
-		if field, have, got := old.Registration.Diff(&t.Registration, ""); field != "" {
+		field, have, got := old.Registration.Diff(&t.Registration, "")
+		if field == "" {
+			field, have, got = registration.DiffLive(&old.Registration, &t.Registration)
+		}
+		if field != "" {
 			e.Field, e.Have, e.Want = field, have, got
 		}
 	}

@@ -22,10 +22,8 @@ func (a *api) candidates(f *fields, r *body.Request) error {
 	if f.err != nil {
 		return f.err
 	}
+	q.Keep = !f.forwarded // else the report comes to the replica that was asked first, which does not have the answer
 	return conductor.Candidates(f.view, &q, func(ans *match.Answer, resolved registration.Meaning) {
-		if f.forwarded {
-			ans.ID = 0 // the report comes to the replica that was asked first, which does not have the answer
-		}
 		writeCandidates(&r.Encoder, ans, resolved, f.warnings)
 	})
 }

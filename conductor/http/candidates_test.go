@@ -197,7 +197,7 @@ func TestAnswersOfOtherTenants(t *testing.T) {
 		CapacityBlocks: 9, Model: "m", Instance: "a", BlockSize: 4, Tenant: "blue"}, ingest.RegisterOptions{}))
 	blue, red := c.For(conductor.Reader{Tenants: []string{"blue"}}), c.For(conductor.Reader{Tenants: []string{"red", "default"}})
 	id := ""
-	q := match.Query{Tenant: "blue", Model: "m", Tokens: []uint32{1, 2, 3, 4}}
+	q := match.Query{Tenant: "blue", Model: "m", Tokens: []uint32{1, 2, 3, 4}, Keep: true}
 	must.Succeed(t, conductor.Candidates(blue, &q, func(a *match.Answer, _ registration.Meaning) { id = match.FormatAnswerID(a.ID) }))
 	for view, want := range map[string]conductor.View{"red": red, "blue": blue} {
 		_, err := want.Routed(&match.Routed{AnswerID: id, Target: "a", Rank: match.AnyRank})

@@ -3,6 +3,7 @@ package http
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/registration"
@@ -21,3 +22,6 @@ func NewPromptFleet(t testing.TB) (*conductor.Conductor, []uint32) {
 	}
 	return f.c, prompt
 }
+
+// SetAlive changes how long a watch sends nothing at most.
+func SetAlive(w *Watches, d time.Duration) { w.alive = d }

@@ -4,17 +4,20 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/reply"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/status"
 )
@@ -28,17 +31,48 @@ const (
 	watchPatience = 30 * time.Second
 )
 
-// Watches are the open watches of instances, over all listeners. Make one with NewWatches.
+// Watches are the open watches of instances, over all listeners. Make one with NewWatches. It is a prometheus.Collector.
 type Watches struct {
-	slots  *bounds.Slots
-	most   int
-	over   chan struct{}
-	ending sync.Once
+	conductor *conductor.Conductor
+	slots     *bounds.Slots
+	over      chan struct{}
+	ending    sync.Once
+	alive     time.Duration // watchAlive, shorter in tests
+
+	mu   sync.Mutex // guards the rest
+	read time.Time  // when all was read
+	all  []status.Instance
 }
 
 // NewWatches returns a Watches for at most a number of open watches, of which one client has a quarter.
-func NewWatches(most int) *Watches {
-	return &Watches{slots: bounds.NewSlots(most, (most+3)/4), most: most, over: make(chan struct{})}
+func NewWatches(c *conductor.Conductor, most int) *Watches {
+	return &Watches{conductor: c, slots: bounds.NewSlots(most, (most+3)/4), over: make(chan struct{}), alive: watchAlive}
+}
+
+// instances returns all instances of all tenants, as they were less than watchPace ago. All watches share the list, which is the same
+// one while nothing has changed, and is not to be changed.
+func (w *Watches) instances() []status.Instance {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now := time.Now(); now.Sub(w.read) >= watchPace*9/10 { // the ticks of two watches are not in step
+		w.read = now
+		equal := func(a, b status.Instance) bool { return a.Equal(&b) }
+		if all := conductor.Instances(w.conductor.For(conductor.Reader{})); w.all == nil || !slices.EqualFunc(all, w.all, equal) {
+			w.all = listed(all)
+		}
+	}
+	return w.all
+}
+
+var descWatches = prometheus.NewDesc("conductor_instance_watches", "Open watches of GET /instances.", nil, nil)
+
+// Describe implements prometheus.Collector.
+func (w *Watches) Describe(ch chan<- *prometheus.Desc) { ch <- descWatches }
+
+// Collect implements prometheus.Collector.
+func (w *Watches) Collect(ch chan<- prometheus.Metric) {
+	open, _ := w.slots.Count()
+	ch <- prometheus.MustNewConstMetric(descWatches, prometheus.GaugeValue, float64(open))
 }
 
 // Close ends all watches, and those that still come.
@@ -110,8 +144,10 @@ func (a *api) watchInstances(g *gin.Context) {
 		g.Writer.Flush()
 		return err == nil
 	}
-	known := conductor.Instances(access.View(a.conductor, g))
-	if !send(event("instances", gin.H{"instances": listed(known)})) {
+	tenants := access.View(a.conductor, g).Tenants()
+	whole := a.opts.Watches.instances()
+	known := visible(whole, tenants)
+	if !send(event("instances", gin.H{"instances": known})) {
 		return
 	}
 	pace := time.NewTicker(watchPace)
@@ -125,20 +161,32 @@ func (a *api) watchInstances(g *gin.Context) {
 			return
 		}
 		now := time.Now()
-		if now.Sub(checkedAt) >= watchAlive {
+		if now.Sub(checkedAt) >= a.opts.Watches.alive {
 			if checkedAt = now; a.opts.Again != nil && !a.opts.Again(g) {
 				return
 			}
 		}
-		next := conductor.Instances(access.View(a.conductor, g))
-		if c := changesOf(known, next); len(c.Changed)+len(c.Gone) > 0 {
-			if known = next; !send(event("changes", c)) {
+		var c changes
+		if next := a.opts.Watches.instances(); len(next) != len(whole) || len(next) > 0 && &next[0] != &whole[0] {
+			all := visible(next, tenants)
+			whole, known, c = next, all, changesOf(known, all)
+		}
+		if len(c.Changed)+len(c.Gone) > 0 {
+			if !send(event("changes", c)) {
 				return
 			}
-		} else if now.Sub(sentAt) >= watchAlive && !send([]byte(": alive\n\n")) {
+		} else if now.Sub(sentAt) >= a.opts.Watches.alive && !send([]byte(": alive\n\n")) {
 			return
 		}
 	}
+}
+
+// visible returns the instances of some tenants.
+func visible(all []status.Instance, tenants scope.Tenants) []status.Instance {
+	if tenants.All() {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(i status.Instance) bool { return !tenants.Has(i.Tenant) })
 }
 
 // event returns a server-sent event.

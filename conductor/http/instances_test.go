@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -76,12 +77,14 @@ func (w *watching) next() (name, data string) {
 
 // TestWatchedInstances follows a fleet that changes, as its client and until the server leaves.
 func TestWatchedInstances(t *testing.T) {
-	watches := conductorhttp.NewWatches(4)
+	var watches *conductorhttp.Watches
 	var c *conductor.Conductor
 	var mayWatch atomic.Bool
 	mayWatch.Store(true)
 	s := newServer(t, func(of *conductor.Conductor, o *admin.Options) {
-		c, o.Dialect.Watches = of, watches
+		c, watches = of, conductorhttp.NewWatches(of, 8)
+		conductorhttp.SetAlive(watches, 300*time.Millisecond)
+		o.Dialect.Watches = watches
 		o.Dialect.Again = func(*gin.Context) bool { return mayWatch.Load() }
 	})
 	front := httptest.NewServer(s.engine)
@@ -142,16 +145,23 @@ func TestWatchedInstances(t *testing.T) {
 	must.Succeed(t, err)
 	changed("changes -default|m|4|b")
 
-	// A client has a quarter of the watches.
+	// A client has a quarter of the watches. One that may not watch any more loses its own.
+	second := open(t.Context())
 	if again := open(t.Context()); again.StatusCode != nethttp.StatusServiceUnavailable {
-		t.Errorf("a second watch of four is %s", again.Status)
+		t.Errorf("a third watch of eight is %s", again.Status)
 	}
+	mayWatch.Store(false)
+	must.Report(t, drained(second.Body)) // it ends
+	if name, why := w.next(); name != "end" || why != "<nil>" {
+		t.Errorf("without permission: %s %s", name, why)
+	}
+	mayWatch.Store(true)
+	w = &watching{t, bufio.NewScanner(open(t.Context()).Body)}
+	w.next()
 	watches.Close()
 	if name, why := w.next(); name != "end" || why != "<nil>" {
 		t.Errorf("after the end: %s %s", name, why)
 	}
-	must.Report(t, drained(first.Body))
-
 	// Without watches there are none, but the list.
 	s = newServer(t)
 	req := httptest.NewRequest(nethttp.MethodGet, "/instances", nil)

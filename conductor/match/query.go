@@ -227,7 +227,7 @@ func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *cat
 	if q.States {
 		sc.recheckStates(roster)
 	}
-	c.keep(sc, q, now)
+	c.keep(sc, q)
 	if details != nil {
 		for i := range ans.Rows {
 			row := &ans.Rows[i]

@@ -37,6 +37,11 @@ type Routed struct {
 	kept keptAnswer // of AnswerID
 }
 
+// UnknownInstance returns the error of an instance that is none of all.
+func UnknownInstance(name string, all []catalog.Instance) *UnknownNameError {
+	return unknownTarget("instance_id", name, "instance", namesOfRows(all))
+}
+
 // UnknownModel returns the error of a model that no engine of a tenant is registered for. models are those that are, sorted.
 func UnknownModel(text, model string, models []string) *UnknownNameError {
 	return &UnknownNameError{Reason: UnknownModelReason, Field: "model", Name: model, Known: models[:min(len(models), maxKnownNames)],

@@ -90,8 +90,8 @@ func (sc *scratch) workers(d *catalog.Deployment, q *Query, c *Matcher, all []Wo
 	d.NoteAsked(c.now())
 	reach := reachOf(sc, owners)
 	for _, r := range d.Instances().All {
-		if blocks := reach[r.ID]; blocks > 0 && r.Address != "" {
-			all = append(all, Worker{Address: r.Address, Instance: r.Name, Blocks: blocks})
+		if blocks := reach[r.ID]; blocks > 0 && r.Worker != "" {
+			all = append(all, Worker{Address: r.Worker, Instance: r.Name, Blocks: blocks})
 		}
 	}
 	return all

@@ -239,6 +239,16 @@ func WithLive(r Registration, of *Registration) (now Registration, changed bool)
 	return r, changed
 }
 
+// DiffLive returns the first live field in which two registrations differ, and what each has there; "" if there is none.
+func DiffLive(a, b *Registration) (field, have, got string) {
+	for i := range Table {
+		if f := &Table[i]; f.Live && !reflect.DeepEqual(f.Of(a), f.Of(b)) {
+			return f.Name, fmt.Sprint(reflect.ValueOf(f.Of(a)).Elem()), fmt.Sprint(reflect.ValueOf(f.Of(b)).Elem())
+		}
+	}
+	return "", "", ""
+}
+
 // shown returns what a field means, in words. Fields that mean the same have the same words.
 func (r *Registration) shown(name, copies string) string {
 	switch name {

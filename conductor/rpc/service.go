@@ -41,11 +41,8 @@ func (s *service) Candidates(ctx context.Context, in *pb.QueryRequest) (out *pb.
 	if err != nil {
 		return nil, err
 	}
-	q.Detail = false
+	q.Detail, q.Keep = false, !isCarried(ctx) // else the report comes to the replica that was asked first, which does not have the answer
 	err = conductor.Candidates(access.ViewOf(ctx, s.server.opts.Conductor), &q, func(ans *match.Answer, resolved registration.Meaning) {
-		if isCarried(ctx) {
-			ans.ID = 0 // the report comes to the replica that was asked first, which does not have the answer
-		}
 		out = candidatesOf(ans, resolved)
 	})
 	return out, err

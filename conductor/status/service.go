@@ -56,6 +56,8 @@ type Service struct {
 	Adapters []string `json:",omitempty"`
 	// Where the engine takes requests; absent where that is not known.
 	Address string `json:",omitempty"`
+	// What the engine does where one computes a prompt and another one generates (`prefill`, `decode`); absent for both.
+	Role string `json:",omitempty"`
 	// Whether a block that is stored twice leaves after as many removals as stores (`count`) or at the first removal
 	// (`set`); absent if the setting stream.copies decides.
 	Copies string `json:",omitempty"`

@@ -79,10 +79,12 @@ func newServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 }
 
-// workersOf returns the ranks of the instances that serve a model.
+// workersOf returns the ranks of the instances of the default tenant that serve a model, an alias or an adapter. Engines that only
+// prefill or decode are left out: a router of pairs is another program.
 func workersOf(all []client.Instance, model string) (workers []router.Worker, err error) {
 	for _, i := range all {
-		if i.Address == "" || i.Model != model && !slices.Contains(i.Aliases, model) {
+		serves := i.Model == model || slices.Contains(i.Aliases, model) || slices.Contains(i.Adapters, model)
+		if i.Tenant != defaultTenant || i.Address == "" || i.Role != "" || !serves {
 			continue
 		}
 		at, err := url.Parse(i.Address)
@@ -90,7 +92,10 @@ func workersOf(all []client.Instance, model string) (workers []router.Worker, er
 			return nil, fmt.Errorf("instance %q: %w", i.Instance, err)
 		}
 		for _, rank := range i.Ranks {
-			workers = append(workers, router.Worker{Instance: i.Instance, Rank: rank, URL: at})
+			w := router.Worker{Instance: i.Instance, Rank: rank, URL: at}
+			if !slices.ContainsFunc(workers, func(o router.Worker) bool { return o.String() == w.String() }) { // it has several block sizes
+				workers = append(workers, w)
+			}
 		}
 	}
 	if workers == nil {
@@ -99,6 +104,9 @@ func workersOf(all []client.Instance, model string) (workers []router.Worker, er
 	}
 	return workers, nil
 }
+
+// defaultTenant is the tenant that queries without one are about.
+const defaultTenant = "default"
 
 // worker reads instance=url and instance/rank=url.
 func worker(text string) (w router.Worker, err error) {

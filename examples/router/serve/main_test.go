@@ -38,18 +38,23 @@ func TestWorker(t *testing.T) {
 }
 
 func TestWorkersOf(t *testing.T) {
+	const tenant = "default"
 	all := []client.Instance{
-		{Instance: "a", Model: "m", Address: "http://a:8000", Ranks: []int{0, 1}},
-		{Instance: "b", Model: "m"},
-		{Instance: "c", Model: "other", Aliases: []string{"m"}, Address: "http://c", Ranks: []int{3}},
-		{Instance: "d", Model: "other", Address: "http://d", Ranks: []int{0}},
+		{Tenant: tenant, Instance: "a", Model: "m", BlockSize: 16, Address: "http://a:8000", Ranks: []int{0, 1}},
+		{Tenant: tenant, Instance: "a", Model: "m", BlockSize: 32, Address: "http://a:8000", Ranks: []int{0}},
+		{Tenant: tenant, Instance: "b", Model: "m"},
+		{Tenant: tenant, Instance: "c", Model: "other", Aliases: []string{"m"}, Address: "http://c", Ranks: []int{3}},
+		{Tenant: tenant, Instance: "d", Model: "other", Address: "http://d", Ranks: []int{0}},
+		{Tenant: tenant, Instance: "e", Model: "other", Adapters: []string{"m"}, Address: "http://e", Ranks: []int{0}},
+		{Tenant: tenant, Instance: "f", Model: "m", Role: "prefill", Address: "http://f", Ranks: []int{0}},
+		{Tenant: "blue", Instance: "g", Model: "m", Address: "http://g", Ranks: []int{0}},
 	}
 	workers, err := workersOf(all, "m")
 	var got []string
 	for _, w := range workers {
 		got = append(got, w.String()+" "+w.URL.String())
 	}
-	if text := strings.Join(got, ", "); err != nil || text != "a/0 http://a:8000, a/1 http://a:8000, c/3 http://c" {
+	if text := strings.Join(got, ", "); err != nil || text != "a/0 http://a:8000, a/1 http://a:8000, c/3 http://c, e/0 http://e" {
 		t.Errorf("%s, %v", text, err)
 	}
 	if _, err := workersOf(all, "x"); err == nil || !strings.Contains(err.Error(), `model "x"`) {
