@@ -154,7 +154,8 @@ var table = []room{
 		"conductor/scope", "events", "events/stream", "events/zmq", "index", "index/hash", "tiers"},
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Queries in, answers out.
-	{dir: "conductor/match", rooms: []string{"conductor/steady", "conductor/catalog", "conductor/expect",
+	{dir: "conductor/answers", rooms: []string{"conductor/steady"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"})},
+	{dir: "conductor/match", rooms: []string{"conductor/answers", "conductor/catalog", "conductor/expect",
 		"conductor/invalid", "conductor/lifetime",
 		"conductor/names", "conductor/prefixes", "conductor/registration", "conductor/scope", "conductor/stage", "events/stream", "index",
 		"index/hash", "tiers"}, modules: []string{prometheus, promModel}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
@@ -192,7 +193,7 @@ var table = []room{
 		"conductor/body", "conductor/discovery",
 		"conductor/membership",
 		"conductor/lmcache", "conductor/prompt", "conductor/reply", "conductor/scope", "conductor/server", "conductor/stage", "events"},
-		modules: []string{gin, msgpack}, not: slices.Concat(logging, []string{"flag", "os"})},
+		modules: []string{gin, msgpack, prometheus}, not: slices.Concat(logging, []string{"flag", "os"})},
 	// What every listener has, and /admin: what operators and other replicas use.
 	{dir: "conductor/admin", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster",
 		"conductor/discovery", "conductor/docs", "conductor/doctor", "conductor/http", "conductor/prefixes", "conductor/reply",

@@ -30,8 +30,9 @@ func unmarshalMsgpack(text []byte, out any) error {
 
 // WithMsgpack sends queries in msgpack: token ids are bytes that the server need not parse, and
 // answers are shorter. The server answers such a query as Mooncake's second server does: its rows
-// have Longest, the reach of the best rank, Ranks, Expected, Approximate and UpperBound alone. Candidates and reports go in msgpack
-// as well, with everything that they have in JSON. A query with MinMatched, Top or Detail, a batch of queries, and all other requests go in JSON.
+// have Longest, the reach of the best rank, Ranks, Expected, Approximate and UpperBound alone. Candidates and
+// reports go in msgpack as well, with everything that they have in JSON. A query with MinMatched, Top or Detail, a
+// batch of queries, and all other requests go in JSON.
 func WithMsgpack() Option { return func(c *Client) { c.msgpack = true } }
 
 // packable reports whether the second server's dialect has all fields of the query.

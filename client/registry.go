@@ -78,18 +78,18 @@ type Registration struct {
 
 	// Adapters (LoRA) that requests call by a name of their own in the place of the model, as vLLM lists
 	// them in /v1/models: a query for one of them as `model` is a query for the model with that
-	// `lora_name`. With discover the engine tells them. You can register again with other adapters; the
-	// blocks stay. Not for pools.
+	// `lora_name`. With discover a vLLM tells them. You can register again with other adapters; the blocks
+	// stay, unless discover is set. Not for pools.
 	Adapters []string `json:"adapters,omitempty"`
 
 	// Where the engine takes requests: the base URL of its HTTP server, such as http://10.0.0.7:8000.
 	// Routers that ask for it find it in their answers. With discover it is the URL that Conductor asks.
-	// You can register again with another address; the blocks stay. Not for pools.
+	// You can register again with another address; the blocks stay, unless discover is set. Not for pools.
 	Address string `json:"address,omitempty"`
 
 	// What the engine does where one engine computes the prompt and another one generates: prefill or
 	// decode. Routers that ask for it find it in GET /instances; answers do not change. You can register
-	// again with another role; the blocks stay. Not for pools.
+	// again with another role; the blocks stay, unless discover is set. Not for pools.
 	Role string `json:"role,omitempty"`
 
 	// What it means if a block is stored twice. With count it leaves after as many removals as stores,

@@ -49,6 +49,9 @@ type Service struct {
 	Adapters []string
 	// Where the engine takes requests; absent where that is not known.
 	Address string
+	// What the engine does where one computes a prompt and another one generates (`prefill`, `decode`);
+	// absent for both.
+	Role string
 	// Whether a block that is stored twice leaves after as many removals as stores (`count`) or at the
 	// first removal (`set`); absent if the setting stream.copies decides.
 	Copies string

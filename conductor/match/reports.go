@@ -37,7 +37,7 @@ type Routed struct {
 	kept keptAnswer // of AnswerID
 }
 
-// UnknownInstance returns the error of an instance that is none of all.
+// UnknownInstance returns the error of an instance that is not in all.
 func UnknownInstance(name string, all []catalog.Instance) *UnknownNameError {
 	return unknownTarget("instance_id", name, "instance", namesOfRows(all))
 }
@@ -113,7 +113,7 @@ func unknownTarget(field, name, what string, known []string) *UnknownNameError {
 // *UnknownAnswerError if the answer is not kept for a tenant that is in tenants and, if it is not "", the tenant of the report.
 func (c *Matcher) Recall(r *Routed, tenants scope.Tenants) error {
 	id, err := strconv.ParseUint(r.AnswerID, 16, 64)
-	a, ok := c.kept.find(id, c.now())
+	a, ok := c.kept.Find(id)
 	if err != nil || !ok || !tenants.Has(a.query.Tenant) || r.Tenant != "" && r.Tenant != a.query.Tenant {
 		return &UnknownAnswerError{r.AnswerID}
 	}

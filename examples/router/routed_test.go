@@ -73,7 +73,11 @@ func (b *books) Routed(ctx context.Context, r client.Routed) (err error) {
 			b.routed = make(map[string]client.Routed)
 		}
 		b.routed[r.RequestID] = r
-		b.said = append(b.said, fmt.Sprintf("%d to %s/%d%s", r.Tokens[0], r.Target, r.Rank, map[bool]string{true: " by id"}[r.AnswerID != ""]))
+		by := ""
+		if r.AnswerID != "" {
+			by = " by id"
+		}
+		b.said = append(b.said, fmt.Sprintf("%d to %s/%d%s", r.Tokens[0], r.Target, r.Rank, by))
 	}), err)
 }
 
