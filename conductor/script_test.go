@@ -268,7 +268,7 @@ func (b *bench) register(a args) string {
 			body[field] = strings.Split(names, ",")
 		}
 	}
-	for _, field := range []string{"copies", "reports", "drafter", "owned", "clear", "approximate"} {
+	for _, field := range []string{"copies", "reports", "drafter", "owned", "clear", "approximate", "address"} {
 		if word, ok := a.keys[field]; ok {
 			body[field] = word
 		}

@@ -56,6 +56,10 @@ func TestWorkers(t *testing.T) {
 		// An instance without a URL is left out; equal matches go by address.
 		run("store named path=a/b/c/d/e/f hashed=sglang", "store 10.0.0.1:30000 path=a/b/c/d/e/f hashed=sglang")
 		expect("a/b/c/d/e/f", "http://10.0.0.1:30000=6 http://w2=6")
+		// The address of a registration is not the name that the router knows.
+		run("register http://w3 type=SGLang address=http://10.0.0.9:1", "store http://w3 path=a/b/c/d/e/f/g hashed=sglang")
+		expect("a/b/c/d/e/f/g", "http://w3=7 http://10.0.0.1:30000=6 http://w2=6")
+		b.run("unregister http://w3")
 		// What a hole is in front of does not count.
 		run("remove http://w2 path=a/b from=1 hashed=sglang")
 		expect("a/b/c/d/e/f", "http://10.0.0.1:30000=6 http://w2=1")

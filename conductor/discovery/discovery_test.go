@@ -544,6 +544,10 @@ func TestTargetsAreChecked(t *testing.T) {
 		&conflict) || conflict.Field != "modelname" || conflict.Want != "m" {
 		t.Errorf("another model: %v", err)
 	}
+	if err := f.m.Add(Target{URL: "http://h", Registration: registration.Registration{Instance: "e", Role: "decode"}}, false); !errors.As(
+		err, &conflict) || conflict.Field != "role" || conflict.Want != "decode" {
+		t.Errorf("another role: %v", err)
+	}
 	if err := f.m.Add(Target{URL: "http://g", Registration: registration.Registration{Instance: "f"}}, false); !errors.Is(err,
 		ingest.ErrTooManySources) {
 		t.Errorf("one too many: %v", err)

@@ -120,6 +120,7 @@ func TestCandidates(t *testing.T) {
 	f("/candidates", `{"model":"m","tenant_id":"t"`+prompt, 404, `"reason":"unknown_model","field":"model","known":[]`)
 	f("/candidates", `{"model":"m","block_size":16`+prompt, 400, `"reason":"unknown_block_size","field":"block_size","known":["4"]`)
 	f("/candidates", `{"model":"m","block_size":0`+prompt, 400, `"field":"block_size"`)
+	f("/candidates", `{"model":"m","instance_id":"nope"`+prompt, 404, `"reason":"not_found","field":"instance_id","known":["a","b"]`)
 	f("/candidates", `{"model":"m"}`, 400, `"reason":"missing","field":"token_ids"`)
 	report(`,"instance_id":"c"`, 404, `"reason":"not_found","field":"instance_id","known":["a","b"]`)
 	report(`,"instance_id":"a","token_ids":[1]`, 400, `"reason":"conflict","field":"token_ids"`)
