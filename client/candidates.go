@@ -63,10 +63,11 @@ func (a *candidatesAnswer) rows() (Candidates, error) {
 // Candidates asks where a prompt may go. It is Query with Expected and with what a router needs besides to choose an instance and to
 // report it. Detail has no effect. BlockSize 0 is the one that the model is registered with.
 //
-// A model that nobody serves is an *Error with status 404 and the reason unknown_model; a block size that the model does not have, or 0
-// where it has several, one with status 400 and the reason unknown_block_size. Both have Known.
+// If no engine serves the model, it returns an *Error with status 404 and the reason unknown_model. If no engine of the model has the
+// block size, or if it is 0 and there are several to choose from, it returns one with status 400 and the reason unknown_block_size.
+// Known then lists the models or the block sizes that there are.
 func (c *Client) Candidates(ctx context.Context, q Query) (Candidates, error) {
-	q.Detail, q.Expected = false, false // the answer always has what is expected
+	q.Detail, q.Expected = false, false // the server always adds expected here
 	as := jsonCodec
 	if c.msgpack {
 		as = msgpackCodec

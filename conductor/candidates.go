@@ -10,8 +10,8 @@ import (
 )
 
 // Candidates answers a query of a router that is about to choose an instance, and lends the answer to use. It is View.Answer with what
-// instances are expected to have and their states. Where the query has no block
-// size, Candidates sets the one that the model is registered with. resolved is what the name of the model means.
+// instances are expected to have and their states. If the query has no block size, Candidates sets the one that the model is
+// registered with. resolved is what the name of the model means.
 //
 // Where q.Keep is set, the answer has an id.
 //

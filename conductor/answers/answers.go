@@ -37,8 +37,8 @@ type Store[T any] struct {
 	mu    sync.Mutex
 	most  int64 // bytes; 0 keeps nothing
 	bytes int64
-	// byID has random ids, never 0, so that nobody can guess those of others, and one of a server that was restarted meanwhile
-	// means nothing.
+	// byID has random ids, never 0. So nobody can guess the id of another client's answer, and an id from before a restart finds
+	// nothing.
 	byID    map[uint64]entry[T]
 	queue   []uint64 // ids, the oldest first
 	tidying bool     // a timer is set

@@ -25,7 +25,7 @@ type Member struct {
 	Status       func() stream.Status          // of its stream
 	State        func() (stream.State, uint64) // State and Epoch of Status, at less cost
 	Window       atomic.Int64                  // the largest sliding window that a group of it announced, in tokens
-	// Stores counts the blocks' runs that its events have stored. One counts when the index has it, and before it can confirm a report.
+	// Stores counts the stores of its events. It grows once the index has the blocks, and before they can confirm a report.
 	Stores atomic.Uint64
 	Heard  atomic.Int64 // when its last batch with events was applied, see steady.Nanos; 0: none was
 

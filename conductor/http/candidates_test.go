@@ -109,7 +109,7 @@ func TestCandidates(t *testing.T) {
 		t.Errorf("by hashes: %+v", got)
 	}
 
-	// What is wrong with a request.
+	// Each error names the field and, where there are some, the known names.
 	f := func(path, body string, status int, want string) {
 		t.Helper()
 		if rec := s.do("POST", path, body); rec.Code != status || !strings.Contains(rec.Body.String(), want) {

@@ -44,7 +44,7 @@ type Watches struct {
 	all  []status.Instance
 }
 
-// NewWatches returns a Watches for at most a number of open watches, of which one client has a quarter.
+// NewWatches returns the watches of a server. At most most may be open at once, and one client may have a quarter of them.
 func NewWatches(c *conductor.Conductor, most int) *Watches {
 	return &Watches{conductor: c, slots: bounds.NewSlots(most, (most+3)/4), over: make(chan struct{}), alive: watchAlive}
 }
@@ -121,7 +121,7 @@ type gone struct {
 	Name      string `json:"instance_id"`
 }
 
-// changes are what is new since the event before.
+// changes says how the instances differ from those of the event before.
 type changes struct {
 	Changed []status.Instance `json:"changed"` // or new
 	Gone    []gone            `json:"gone"`
