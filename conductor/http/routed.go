@@ -67,9 +67,9 @@ func (a *api) routed(f *fields, r *body.Request) error {
 	if f.has("prompts") {
 		return a.routedList(f, r)
 	}
-	x := a.readRouted(f, r)
-	if f.err != nil {
-		return f.err
+	var x match.Routed
+	if err := a.readRouted(f, r, &x); err != nil {
+		return err
 	}
 	unsynced, err := f.view.Routed(&x)
 	if err != nil {
@@ -84,21 +84,18 @@ func (a *api) routed(f *fields, r *body.Request) error {
 	return nil
 }
 
-// readRouted reads a report of a prompt, or of the answer that a router got for one.
-func (a *api) readRouted(f *fields, r *body.Request) match.Routed {
-	x := match.Routed{Rank: match.AnyRank}
+// readRouted reads a report of a prompt, or of the answer that a router got for one, into x.
+func (a *api) readRouted(f *fields, r *body.Request, x *match.Routed) error {
+	*x = match.Routed{Rank: match.AnyRank}
 	if f.has("answer_id") {
-		x.AnswerID, x.Tenant, x.Instance = f.required("answer_id"), f.name("tenant_id"), f.optional("instance_id")
-		for _, prompt := range promptNames {
-			if f.has(prompt) {
-				f.keepError(invalid.Field(prompt, "conflict", "answer_id and %s are both given", prompt))
-			}
+		x.AnswerID, x.Tenant, x.Target = f.required("answer_id"), f.name("tenant_id"), f.text("instance_id")
+		if prompt, m := f.member(promptNames[:]...); m != nil {
+			f.keepError(invalid.Field(prompt, "conflict", "answer_id and %s are both given", prompt))
 		}
 	} else {
-		x.Query = f.prompt(r, a.readEither(f))
-	}
-	if x.Instance != nil {
-		x.Target, x.Instance = *x.Instance, nil
+		if x.Query = f.prompt(r, a.readEither(f)); x.Instance != nil {
+			x.Target, x.Instance = *x.Instance, nil
+		}
 	}
 	if f.has("dp_rank") {
 		x.Rank = f.integer("dp_rank", 0)
@@ -107,7 +104,7 @@ func (a *api) readRouted(f *fields, r *body.Request) match.Routed {
 	if f.has("request_id") {
 		x.RequestID = f.required("request_id")
 	}
-	return x
+	return f.err
 }
 
 // ttl reads how long blocks are expected: a text with a unit, or seconds. Absent and null are 0.
@@ -186,20 +183,23 @@ func (a *api) routedList(f *fields, r *body.Request) error {
 	row := &away.row
 	row.addWarnings(f.warnings)
 	var unsynced server.Unsynced // of all prompts
+	var item routedItem
 	for i := range r.Items {
 		f.clock.Enter(stage.Parse)
-		of, err := a.routedItem(f, r, i)
+		of, err := a.keepItem(f, r, i, &item)
+		if err == nil {
+			row.Kept++
+			unsynced.Add(of)
+			continue
+		}
 		var unserved *conductor.UnservedError
 		switch {
 		case errors.As(err, &unserved) && f.forwarded && !f.view.Mirrored():
 			return forward.ErrMisdirected // as a whole: the sender asks another replica
 		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
 			away.parts.Add(i, unserved)
-		case err != nil:
-			row.addError(i, err)
 		default:
-			row.Kept++
-			unsynced.Add(of)
+			row.addError(i, err)
 		}
 	}
 	row.addWarnings(unsynced.Warnings())
@@ -210,19 +210,25 @@ func (a *api) routedList(f *fields, r *body.Request) error {
 	return nil
 }
 
-// routedItem notes where one prompt of a list goes.
-func (a *api) routedItem(batch *fields, r *body.Request, i int) (unsynced []status.SourceState, err error) {
-	f, err := itemFieldsOf(batch, r, i, "prompts", reportFields)
-	if err != nil {
+// routedItem is one prompt of a list. A list uses one for all its prompts, because a new one for each would be most of what a
+// short report allocates.
+type routedItem struct {
+	fields fields
+	report match.Routed
+}
+
+// keepItem notes where one prompt of a list goes. It overwrites item.
+func (a *api) keepItem(batch *fields, r *body.Request, i int, item *routedItem) (unsynced []status.SourceState, err error) {
+	if item.fields, err = itemFieldsOf(batch, r, i, "prompts", reportFields); err != nil {
 		return nil, err
 	}
 	lists := len(r.Tokens)
-	x := a.readRouted(&f, r)
+	err = a.readRouted(&item.fields, r, &item.report)
 	r.Tokens = r.Tokens[:lists] // what base64 has added is read before the next is
-	if f.err != nil {
-		return nil, f.err
+	if err != nil {
+		return nil, err
 	}
-	return batch.view.Routed(&x)
+	return batch.view.Routed(&item.report)
 }
 
 // splitRouted is a split of reports.
