@@ -187,7 +187,7 @@ func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 		if rank != AnyRank && m.Registration.Rank != int(rank) && !m.Ranks.Contains(int(rank)) {
 			continue
 		}
-		if !m.Status().State.Ready() {
+		if state, _ := m.State(); !state.Ready() {
 			unsynced = append(unsynced, m)
 		}
 	}
