@@ -8,7 +8,7 @@
 // Cost: overhead bytes an answer, besides the bytes that Add names. An answer leaves after keptFor, or sooner if newer ones need its room,
 // which all clients share; one answer has at most a keptShare-th part of it.
 //
-// Concurrency: all methods are safe for concurrent use. A timer drops what has ended even if no call comes.
+// Concurrency: all methods are safe for concurrent use. Add and a timer drop what has ended.
 package answers
 
 import (
@@ -90,9 +90,10 @@ func (s *Store[T]) Find(id uint64) (answer T, ok bool) {
 	now := steady.Nanos(s.now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget(now)
-	e, ok := s.byID[id]
-	return e.answer, ok
+	if e, ok := s.byID[id]; ok && e.until > now {
+		return e.answer, true
+	}
+	return answer, false
 }
 
 // Bytes returns what the answers take.

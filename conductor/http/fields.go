@@ -194,6 +194,16 @@ func (f *fields) required(names ...string) string {
 	return v
 }
 
+// id reads a string that is given and must not be empty. It is not interned, as required does, because no other request has it and it
+// would take the place of a name that many have.
+func (f *fields) id(name string) string {
+	id := f.text(name)
+	if id == "" { // that it is no string counts more
+		f.keepError(invalid.Field(name, "invalid_value", "%s must not be empty", name))
+	}
+	return id
+}
+
 // boolean reads true or false; absent and null are false.
 func (f *fields) boolean(name string) bool {
 	_, raw := f.field(name)

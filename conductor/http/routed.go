@@ -88,7 +88,7 @@ func (a *api) routed(f *fields, r *body.Request) error {
 func (a *api) readRouted(f *fields, r *body.Request, x *match.Routed) error {
 	*x = match.Routed{Rank: match.AnyRank}
 	if f.has("answer_id") {
-		x.AnswerID, x.Tenant, x.Target = f.required("answer_id"), f.name("tenant_id"), f.text("instance_id")
+		x.AnswerID, x.Tenant, x.Target = f.id("answer_id"), f.name("tenant_id"), f.text("instance_id")
 		if prompt, m := f.member(promptNames[:]...); m != nil {
 			f.keepError(invalid.Field(prompt, "conflict", "answer_id and %s are both given", prompt))
 		}
@@ -102,7 +102,7 @@ func (a *api) readRouted(f *fields, r *body.Request, x *match.Routed) error {
 	}
 	x.TTL = f.ttl()
 	if f.has("request_id") {
-		x.RequestID = f.required("request_id")
+		x.RequestID = f.id("request_id")
 	}
 	return f.err
 }

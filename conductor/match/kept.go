@@ -81,7 +81,7 @@ func (c *Matcher) keep(sc *scratch, q *Query) {
 	if len(sc.kept) == 0 {
 		return
 	}
-	a := keptAnswer{chains: sc.kept, query: Query{Tenant: sc.ans.Tenant, Model: q.Model, Lora: q.Lora, Salt: q.Salt,
+	a := &keptAnswer{chains: sc.kept, query: Query{Tenant: sc.ans.Tenant, Model: q.Model, Lora: q.Lora, Salt: q.Salt,
 		BlockSize: q.BlockSize, ByHash: true, HashKind: q.HashKind}}
 	sc.ans.ID = c.kept.Add(a, a.size())
 	sc.kept = nil

@@ -67,7 +67,7 @@ type Matcher struct {
 	memo    *hash.Memo // nil is none
 	now     func() time.Time
 	queries queryMetrics
-	kept    *answers.Store[keptAnswer]
+	kept    *answers.Store[*keptAnswer]
 
 	saltedOnly atomic.Bool
 	watcher    atomic.Pointer[QueryWatcher] // nil is none
@@ -76,7 +76,7 @@ type Matcher struct {
 // New returns a Matcher. memo keeps engine digests that queries have computed; nil keeps none.
 func New(c *catalog.Catalog, memo *hash.Memo, now func() time.Time) *Matcher {
 	return &Matcher{catalog: c, memo: memo, now: now, queries: newQueryMetrics(),
-		kept: answers.New[keptAnswer](now)}
+		kept: answers.New[*keptAnswer](now)}
 }
 
 // Watch lets a watcher see answered queries in place of the one before; nil is none.

@@ -34,7 +34,7 @@ type Routed struct {
 	// AnswerID is the text of an Answer.ID whose prompt goes to the target: Recall sets Query by it.
 	AnswerID string
 
-	kept keptAnswer // of AnswerID
+	kept *keptAnswer // of AnswerID
 }
 
 // UnknownInstance returns the error of an instance that is not in all.
