@@ -41,7 +41,9 @@ type ConductorClient interface {
 	// QueryBatch answers for up to 256 prompts in their order. An error of one query is its answer.
 	QueryBatch(ctx context.Context, in *QueryBatchRequest, opts ...grpc.CallOption) (*QueryBatchResponse, error)
 	// Candidates is Query for a router that is about to choose an instance: with where the instances take requests and what state they are
-	// in, and with an id by which Routed can report where the prompt went. A model that nobody serves is an error.
+	// in, and with an id by which Routed can report where the prompt went. The call ends with NOT_FOUND if no engine is registered for the
+	// model, or no instance by the name in instance_id, and with INVALID_ARGUMENT if the model's engines have another block size. The first
+	// detail of the status is an Error whose known has the names that there are.
 	Candidates(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*CandidatesResponse, error)
 	// Watch sends the answer for one prompt, and then the answer of the moment whenever it has
 	// changed. It leaves out answers that the client was too slow to take.
@@ -160,7 +162,9 @@ type ConductorServer interface {
 	// QueryBatch answers for up to 256 prompts in their order. An error of one query is its answer.
 	QueryBatch(context.Context, *QueryBatchRequest) (*QueryBatchResponse, error)
 	// Candidates is Query for a router that is about to choose an instance: with where the instances take requests and what state they are
-	// in, and with an id by which Routed can report where the prompt went. A model that nobody serves is an error.
+	// in, and with an id by which Routed can report where the prompt went. The call ends with NOT_FOUND if no engine is registered for the
+	// model, or no instance by the name in instance_id, and with INVALID_ARGUMENT if the model's engines have another block size. The first
+	// detail of the status is an Error whose known has the names that there are.
 	Candidates(context.Context, *QueryRequest) (*CandidatesResponse, error)
 	// Watch sends the answer for one prompt, and then the answer of the moment whenever it has
 	// changed. It leaves out answers that the client was too slow to take.
