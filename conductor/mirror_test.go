@@ -3,12 +3,20 @@ package conductor_test
 import (
 	"errors"
 	"fmt"
+	nethttp "net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/internal/must"
 )
 
@@ -28,6 +36,62 @@ func (m *toldMirror) TakenBack(from conductor.Teller, tenant, id string) {
 func (m *toldMirror) TakeBack(from conductor.Teller, tenant, id string) bool {
 	m.told = append(m.told, fmt.Sprint(from.Tell(), " asks for ", id, " of ", tenant))
 	return m.has[id]
+}
+
+// TestReportsByIDAreMirrored lets one replica tell another of reports by the ids of its answers, which the other does not have. Both
+// expect the same then, under the adapter and the salt that were asked for.
+func TestReportsByIDAreMirrored(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		other := newBench()
+		defer other.conductor.Close()
+		to := []conductor.ReplicaAddress{{ID: "other", URL: "http://other"}}
+		serving := func(scope.Shard) []conductor.ReplicaAddress { return to }
+		mirror := cluster.NewMirror(cluster.MirrorConfig{Me: "me", To: served{other.handler}, Serving: serving, Timeout: time.Minute,
+			MaxTokens: 1 << 16, Log: zerolog.Nop()})
+		defer mirror.Close()
+		b.conductor.MirrorBy(mirror)
+		for _, of := range []*bench{b, other} {
+			of.run("register A")
+			of.run("register A rank=1")
+			of.run("register D")
+			of.run("store D path=z hashed=sglang_bigram")
+		}
+		hashes := match.Query{Model: "m", BlockSize: 16, ByHash: true, HashKind: match.VLLMHashes, Hashes: []uint64{1, 2, 3}}
+		tokens := match.Query{Model: "m", BlockSize: 16, Lora: "l", Salt: "s", Tokens: append(promptOf("a/b", 16), behind)}
+		for i, q := range []match.Query{tokens, hashes} {
+			for _, r := range []match.Routed{
+				{Target: "A", Rank: 1, TTL: time.Minute, RequestID: fmt.Sprint(i)}, {Target: "D", Rank: match.AnyRank},
+			} {
+				r.AnswerID = b.askForID(t, q)
+				_, err := b.view().Routed(&r)
+				must.Succeed(t, err)
+				synctest.Wait()
+			}
+			q.Expected = true
+			for _, of := range []*bench{b, other} {
+				got := ""
+				for _, row := range of.conductor.Query(q).Rows {
+					got += fmt.Sprint(row.Instance, row.Expected, len(row.Ranks), row.Ranks[len(row.Ranks)-1].Expected, " ")
+				}
+				n := 2 + i
+				if want := fmt.Sprint("A", n, 2, n, " D", n, 1, n, " "); got != want {
+					t.Errorf("query %d: mirrored %v: %s, want %s", i, of == other, got, want)
+				}
+			}
+			must.Succeed(t, other.view().TakeBack("", fmt.Sprint(i)))
+		}
+	})
+}
+
+// served answers requests by a handler.
+type served struct{ handler nethttp.Handler }
+
+// RoundTrip implements http.RoundTripper.
+func (s served) RoundTrip(r *nethttp.Request) (*nethttp.Response, error) {
+	r.URL.Path = strings.TrimPrefix(r.URL.Path, "/conductor/v1") // where only a server with several dialects mounts it
+	rec := httptest.NewRecorder()
+	s.handler.ServeHTTP(rec, r)
+	return rec.Result(), nil
 }
 
 type teller string

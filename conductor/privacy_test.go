@@ -27,6 +27,13 @@ func TestSaltedOnly(t *testing.T) {
 		if answer := b.run("query path=s salt=pepper"); !strings.Contains(answer, `"longest_matched":16`) {
 			t.Errorf("with the salt: %s", answer)
 		}
+		// What is hidden was not looked up, so that a report cannot name it.
+		keeps := func(salt string) bool {
+			return b.askForID(t, match.Query{Model: "m", BlockSize: 16, Tokens: promptOf("s/t", 16), Salt: salt}) != ""
+		}
+		if keeps("") || !keeps("pepper") {
+			t.Errorf("an answer has an id without a salt: %v, with one: %v", keeps(""), keeps("pepper"))
+		}
 	})
 }
 

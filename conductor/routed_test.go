@@ -36,6 +36,14 @@ func (b *bench) routed(path, target string, rank int, ttl time.Duration, id stri
 	return err
 }
 
+// askForID asks where a prompt may go, and returns the id of the answer, "" if it is not kept.
+func (b *bench) askForID(t *testing.T, q match.Query) (id string) {
+	t.Helper()
+	q.Keep = true
+	must.Succeed(t, conductor.Candidates(b.view(), &q, func(a *match.Answer, _ registration.Meaning) { id = match.FormatAnswerID(a.ID) }))
+	return id
+}
+
 func (b *bench) view() conductor.View { return b.conductor.For(conductor.Reader{}) }
 
 // TestRouted follows the expected blocks between a report and the events that follow it.
@@ -96,6 +104,47 @@ func TestRouted(t *testing.T) {
 				t.Errorf("%d bytes are left", m.Bytes)
 			}
 		}
+	})
+}
+
+// TestReportByIDAfterAnotherLookAhead restarts an engine with another look-ahead between an answer and the report that names it. The
+// answer has no hashes for that look-ahead, so the report is refused. For an engine that is as before it is kept, and so is a report by
+// the id of a later answer.
+func TestReportByIDAfterAnotherLookAhead(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		asked := match.Query{Model: "m", BlockSize: 16, Tokens: append(promptOf("a/b", 16), behind), Expected: true}
+		report := func(id, target string) error {
+			_, err := b.view().Routed(&match.Routed{AnswerID: id, Target: target, Rank: match.AnyRank, TTL: time.Minute})
+			return err
+		}
+		expected := func(want string) {
+			t.Helper()
+			got := ""
+			for _, row := range b.conductor.Query(asked).Rows {
+				got += fmt.Sprint(row.Instance, row.Longest, row.Expected, " ")
+			}
+			if got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		}
+		b.run("register A")
+		b.run("register B")
+		b.run("store A path=z")
+		b.run("store B path=z")
+		before := b.askForID(t, asked)
+		b.run("restart A")
+		b.run("wait 5s") // until the stream has connected again
+		b.run("store A path=y hashed=sglang_bigram")
+		if err := report(before, "A"); !errors.As(err, new(*match.UnknownAnswerError)) {
+			t.Errorf("for the engine that restarted: %v", err)
+		}
+		expected("A0 0 B0 0 ")
+		must.Succeed(t, report(before, "B"))
+		expected("A0 0 B0 2 ")
+		must.Succeed(t, report(b.askForID(t, asked), "A"))
+		expected("A0 2 B0 2 ")
+		b.run("store A path=a/b hashed=sglang_bigram")
+		expected("A2 2 B0 2 ")
 	})
 }
 

@@ -158,6 +158,23 @@ func TestForwardedCallsAnswerAsTheOwner(t *testing.T) {
 	}
 }
 
+// TestForwardedCandidatesHaveNoID holds that a client gets no id of an answer that another replica has made: its report would come to
+// the replica that it asked, which does not have the answer.
+func TestForwardedCandidatesHaveNoID(t *testing.T) {
+	owner, other := held(t, "owner", 5), newReplica(t, "other")
+	other.leave(owner)
+	own, err := owner.client.Candidates(t.Context(), prompt(8))
+	must.Succeed(t, err)
+	forwarded, err := other.client.Candidates(t.Context(), prompt(8))
+	must.Succeed(t, err)
+	if own.Id == "" || forwarded.Id != "" {
+		t.Errorf("the owner's answer has the id %q, the forwarded one %q", own.Id, forwarded.Id)
+	}
+	if own.Id = ""; !proto.Equal(forwarded, own) || len(own.Rows) != 1 || own.Rows[0].LongestMatched != 5 {
+		t.Errorf("forwarded: %v\nthe owner answers %v", forwarded, own)
+	}
+}
+
 // counted returns the count of calls with a result.
 func counted(t *testing.T, f *cluster.Forwarder, result string) (n float64) {
 	t.Helper()
