@@ -8,13 +8,17 @@ import (
 	"io"
 	nethttp "net/http"
 	"net/http/httptest"
+	"os"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
@@ -175,4 +179,94 @@ func TestWatchedInstances(t *testing.T) {
 func drained(r io.Reader) error {
 	_, err := io.Copy(io.Discard, r)
 	return err
+}
+
+// gatedWriter is the connection of a client that takes what it is sent only while its gate is open. It is an http.ResponseWriter with
+// deadlines.
+type gatedWriter struct {
+	header   nethttp.Header
+	gate     chan struct{} // closed while it is open
+	deadline time.Time
+	events   []string
+}
+
+func (w *gatedWriter) Header() nethttp.Header              { return w.header }
+func (w *gatedWriter) WriteHeader(int)                     {}
+func (w *gatedWriter) Flush()                              {}
+func (w *gatedWriter) SetWriteDeadline(at time.Time) error { w.deadline = at; return nil }
+func (w *gatedWriter) Write(b []byte) (int, error) {
+	select {
+	case <-w.gate:
+	case <-time.After(time.Until(w.deadline)):
+		return 0, os.ErrDeadlineExceeded
+	}
+	w.events = append(w.events, string(b))
+	return len(b), nil
+}
+
+// TestSlowWatch holds that a client that does not take what it is sent keeps no other one waiting, that nothing is collected for it,
+// and that it loses its watch.
+func TestSlowWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var watches *conductorhttp.Watches
+		var c *conductor.Conductor
+		s := newServer(t, func(of *conductor.Conductor, o *admin.Options) {
+			c, watches = of, conductorhttp.NewWatches(of, 12)
+			o.Dialect.Watches = watches
+		})
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(watches)
+		openWatches := func(want float64) {
+			t.Helper()
+			all, err := registry.Gather()
+			must.Succeed(t, err)
+			if n := all[0].Metric[0].GetGauge().GetValue(); n != want {
+				t.Errorf("%v watches are open, want %v", n, want)
+			}
+		}
+		shut, open := make(chan struct{}), make(chan struct{})
+		close(open)
+		var over sync.WaitGroup
+		watch := func(gate chan struct{}) *gatedWriter {
+			w := &gatedWriter{header: make(nethttp.Header), gate: gate}
+			req := httptest.NewRequest(nethttp.MethodGet, "/instances", nil)
+			req.Header.Set("Accept", "text/event-stream")
+			over.Go(func() { s.engine.ServeHTTP(w, req) })
+			synctest.Wait()
+			return w
+		}
+		address := func(n int) string { return fmt.Sprintf("http://a%02d", n) }
+		move := func(n int) {
+			t.Helper()
+			must.Succeed(t, c.Register(registration.Registration{Type: registration.TypeStandard, Events: registration.EventsNone,
+				CapacityBlocks: 9, Model: "m", Instance: "a", BlockSize: 4, Address: address(n)}, ingest.RegisterOptions{}))
+		}
+		move(0)
+		slow, stuck, fast := watch(shut), watch(make(chan struct{})), watch(open)
+		const moves = 50
+		for n := 1; n <= moves; n++ {
+			move(n)
+			time.Sleep(500 * time.Millisecond)
+			synctest.Wait()
+			if len(fast.events) != 1+n || !strings.Contains(fast.events[n], address(n)+`"`) {
+				t.Fatalf("after %d changes the fast client has %d events: %q", n, len(fast.events), fast.events)
+			}
+		}
+		if len(slow.events)+len(stuck.events) != 0 {
+			t.Fatal("a client has taken what it is sent")
+		}
+		close(shut) // the slow client takes the event that waits, and then what differs now
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		if e := slow.events; len(e) != 2 || !strings.Contains(e[0], address(0)+`"`) || !strings.Contains(e[1], address(moves)+`"`) ||
+			len(e[1]) > 2*len(fast.events[1]) {
+			t.Errorf("after %d changes the slow client gets %q", moves, e)
+		}
+		openWatches(3)
+		time.Sleep(10 * time.Second) // more than 30 s since the stuck client was sent anything
+		synctest.Wait()
+		openWatches(2)
+		watches.Close()
+		over.Wait()
+	})
 }
