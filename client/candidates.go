@@ -76,7 +76,7 @@ func (c *Client) Candidates(ctx context.Context, q Query) (Candidates, error) {
 	if q.BlockSize == 0 {
 		delete(body, "block_size")
 	}
-	var answer candidatesAnswer
+	answer := candidatesAnswer{Candidates: make(map[string]packedCandidate)} // else msgpack makes one of the size that the answer claims
 	if err := c.doIn(ctx, as, http.MethodPost, "/conductor/v1/candidates", body, &answer); err != nil {
 		return Candidates{}, err
 	}

@@ -60,6 +60,7 @@ func TestWatchInstances(t *testing.T) {
 			"event: changes\n" +
 			`data: {"changed":[],"gone":[{"tenant_id":"t","model":"m","block_size":4,"instance_id":"a"}]}` + "\n\n",
 		"503",
+		"event: instances\ndata: null\n\n",
 		"event: instances\ndata: {\"instances\":[" + a + "]}\n\nevent: changes\ndata: {\n\n",
 		"403",
 	}
@@ -88,7 +89,7 @@ func TestWatchInstances(t *testing.T) {
 	if e, is := err.(*Error); !is || e.Status != 403 {
 		t.Errorf("the watch ends with %v", err)
 	}
-	if want := []string{"a bsynced ", "bsynced ", "a "}; !reflect.DeepEqual(seen, want) || len(failed) != 3 {
+	if want := []string{"a bsynced ", "bsynced ", "a "}; !reflect.DeepEqual(seen, want) || len(failed) != 4 {
 		t.Errorf("%q, failed %q", seen, failed)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -42,6 +42,18 @@ type Option func(*Client)
 // WithHTTPClient uses another HTTP client than one with 64 idle connections.
 func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
+// WithTransport wraps what sends the requests, such as in an instrumentation. The HTTP client that was given stays as it is.
+func WithTransport(wrap func(http.RoundTripper) http.RoundTripper) Option {
+	return func(c *Client) {
+		h := *c.http
+		if h.Transport == nil {
+			h.Transport = http.DefaultTransport
+		}
+		h.Transport = wrap(h.Transport)
+		c.http = &h
+	}
+}
+
 // WithToken sends a bearer token with each request.
 func WithToken(token string) Option {
 	return WithTokens(func() (string, error) { return token, nil })
@@ -73,6 +85,7 @@ func New(base string, options ...Option) (*Client, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConnsPerHost = 64
 	t.DisableCompression = true
+	t.WriteBufferSize = 64 << 10 // a query of 8,192 tokens in one write
 	t.ResponseHeaderTimeout = answerWait
 	c := &Client{base: strings.TrimRight(base, "/"), retries: 2, pause: 50 * time.Millisecond, http: &http.Client{
 		Transport:     t,

@@ -170,3 +170,24 @@ func TestLaterServers(t *testing.T) {
 		}
 	}
 }
+
+// TestTransport holds that a transport can be wrapped, and that the HTTP client which was given is not changed by it.
+func TestTransport(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{}`) }))
+	defer s.Close()
+	given, sent := new(http.Client), 0
+	client, err := New(s.URL, WithHTTPClient(given), WithTransport(func(inner http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			sent++
+			return inner.RoundTrip(r)
+		})
+	}))
+	must.Succeed(t, err)
+	if _, err := client.Query(t.Context(), Query{}); err != nil || sent != 1 || given.Transport != nil {
+		t.Errorf("%d requests went through the transport with %v, and the given client has %v", sent, err, given.Transport)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

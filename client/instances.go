@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -145,6 +146,9 @@ func applyEvent(to map[instanceKey]Instance, name string, data []byte) error {
 		return err
 	}
 	if name == "instances" {
+		if event.Instances == nil { // a server without instances has an empty list
+			return errors.New("an event with all instances has no list of them")
+		}
 		clear(to)
 	}
 	for _, all := range [][]Instance{event.Instances, event.Changed} {
