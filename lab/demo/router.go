@@ -25,13 +25,12 @@ type Router struct {
 // InBursts is how many requests come in bursts, unless their number is given.
 const InBursts = 120 * workload.BurstSize
 
-// Run routes the same requests by each policy, over fleets like those of the demo, and compares the
-// outcomes: first those of a trace or a generator, then bursts of equal prompts. The policies ask
-// the server at a URL.
-func (d Router) Run(ctx context.Context, server string, progress io.Writer) (*RouterReport, error) {
+// Fleets returns fleets like those of the demo, one with the requests of the trace or of a generator, and one with bursts of equal
+// prompts. The policies ask the server at a URL. A configuration can be compared once, because its requests are used up.
+func (d Router) Fleets(server string) (requests, bursts sim.Config, err error) {
 	source, err := workload.Open(d.Trace, "mixed", d.Seed)
 	if err != nil {
-		return nil, err
+		return requests, bursts, err
 	}
 	c := sim.Config{
 		Server: server, Tenant: demoTenant, Model: "simulated",
@@ -40,18 +39,28 @@ func (d Router) Run(ctx context.Context, server string, progress io.Writer) (*Ro
 		Source: source, Requests: d.Requests, QPS: demoRate, Clients: 1, Seed: d.Seed,
 		SettleTimeout: 30 * time.Second, Ring: 10000, Queue: 100000,
 	}
-	together := c
-	together.Source, together.Requests = workload.NewBursts(cmp.Or(d.Requests, InBursts), d.Seed), 0
+	bursts = c
+	bursts.Source, bursts.Requests = workload.NewBursts(cmp.Or(d.Requests, InBursts), d.Seed), 0
 	if d.Trace != "" {
 		c.BlockSize = TraceBlock
+		c.Chunk = max(c.Chunk, c.BlockSize)
 	} else if c.Requests == 0 {
 		c.Requests = workload.Generated
 	}
-	report := new(RouterReport)
-	if report.Requests, err = compare(ctx, c, progress); err != nil {
+	return c, bursts, nil
+}
+
+// Run routes the same requests by each policy and compares the outcomes: first those of the trace or the generator, then the bursts.
+func (d Router) Run(ctx context.Context, server string, progress io.Writer) (*RouterReport, error) {
+	requests, bursts, err := d.Fleets(server)
+	if err != nil {
 		return nil, err
 	}
-	if report.Bursts, err = compare(ctx, together, progress); err != nil {
+	report := new(RouterReport)
+	if report.Requests, err = compare(ctx, requests, progress); err != nil {
+		return nil, err
+	}
+	if report.Bursts, err = compare(ctx, bursts, progress); err != nil {
 		return nil, err
 	}
 	return report, nil
@@ -77,24 +86,38 @@ const demoRate = 12
 
 // compare tries all policies on the requests of a configuration.
 func compare(ctx context.Context, c sim.Config, progress io.Writer) (*sim.Comparison, error) {
-	c.Chunk = max(c.Chunk, c.BlockSize)
 	conductor, err := kv.New(c.Server, kv.WithMsgpack(), kv.WithRetries(0))
 	if err != nil {
 		return nil, err
 	}
-	all := new(oracle)
-	knowing := routing("oracle", newRouters(c, 1, all, false))
-	knowing.Asks, knowing.Begin = false, func(look func([]uint32) []sim.Cached) { all.targets, all.look = c.Targets(), look }
 	policies := []sim.Policy{
 		sim.RoundRobin(c.Instances * c.Ranks),
 		routing("least loaded", newRouters(c, 1, nil, false)),
 		routing("events only, 1 router", newRouters(c, 1, conductor, true)),
 		routing("events only, 3 routers", newRouters(c, 3, conductor, true)),
-		routing("expectations, 1 router", newRouters(c, 1, aged(conductor), false)),
-		routing("expectations, 3 routers", newRouters(c, 3, aged(conductor), false)),
-		knowing,
+		Sharing(c, 1, conductor),
+		Sharing(c, 3, conductor),
+		Oracle(c),
 	}
 	return sim.Compare(ctx, c, policies, func(text string) { fmt.Fprintln(progress, text) })
+}
+
+// Sharing returns the policy of n example routers that take the requests of a fleet in turn, and share a Conductor.
+func Sharing(c sim.Config, n int, conductor *kv.Client) sim.Policy {
+	plural := "s"
+	if n == 1 {
+		plural = ""
+	}
+	return routing(fmt.Sprintf("expectations, %d router%s", n, plural), newRouters(c, n, &aging{Client: conductor}, false))
+}
+
+// Oracle returns the policy of the example router with a Conductor that knows everything which the ranks of a fleet hold, and
+// everything that was sent to them.
+func Oracle(c sim.Config) sim.Policy {
+	all := new(oracle)
+	p := routing("oracle", newRouters(c, 1, all, false))
+	p.Asks, p.Begin = false, func(look func([]uint32) []sim.Cached) { all.targets, all.look = c.Targets(), look }
+	return p
 }
 
 // newRouters returns example routers over the ranks of a fleet.
@@ -167,8 +190,6 @@ type reported struct {
 	id   string
 	ends time.Duration
 }
-
-func aged(c *kv.Client) *aging { return &aging{Client: c} }
 
 // Routed reports a prompt.
 func (a *aging) Routed(ctx context.Context, r kv.Routed) error {

@@ -63,6 +63,8 @@ type registration struct {
 	Reports string `json:"reports,omitempty"`
 	// Clear is all for an engine whose reset clears all of its tiers.
 	Clear string `json:"clear,omitempty"`
+	// Address is where the engine would take requests.
+	Address string `json:"address,omitempty"`
 	// Replace moves a registration an earlier, killed run left behind.
 	Replace bool `json:"replace"`
 }
@@ -76,9 +78,12 @@ func (g registration) key() string { return keyOf(g.Instance, g.Tenant, g.Rank) 
 
 func (f *Fleet) registration(r *rank) registration {
 	live, replay := r.endpoints()
-	reports := ""
+	reports, address := "", ""
 	if r.traits.Report {
 		reports = "full"
+	}
+	if f.Address != nil {
+		address = f.Address(r.instance.first / f.Ranks)
 	}
 	return registration{
 		Endpoint:       live,
@@ -91,6 +96,7 @@ func (f *Fleet) registration(r *rank) registration {
 		Rank:           r.n,
 		Reports:        reports,
 		Clear:          "all", // see engine.Clear
+		Address:        address,
 		Replace:        true,
 	}
 }

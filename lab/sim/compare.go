@@ -54,6 +54,11 @@ type Policy struct {
 	// fleet: it returns what each rank has of a prompt now, and will have once it has computed what
 	// was sent to it. The policy is then the oracle that others are compared with.
 	Begin func(look func(prompt []uint32) []Cached)
+	// Tick, if it is set, is called each time that Every of simulated time has gone by, once the server has caught up.
+	Every time.Duration
+	Tick  func(ctx context.Context, now time.Duration)
+	// End, if it is set, is called once all requests are computed, or the comparison has failed.
+	End func()
 }
 
 // RoundRobin returns the policy that takes the ranks in turn.
@@ -125,6 +130,7 @@ type trial struct {
 	stations []station // by rank
 	scratch  *scratch
 	settled  bool // the server has applied what was published
+	ticked   time.Duration
 
 	hits       hits
 	recomputed int
@@ -141,6 +147,9 @@ func (c Config) try(ctx context.Context, p Policy, requests []workload.Request) 
 		return nil, err
 	}
 	defer f.close()
+	if p.End != nil {
+		defer p.End()
+	}
 	cl, err := newClient(&f.Config, 1)
 	if err != nil {
 		return nil, err
@@ -176,19 +185,15 @@ func (c Config) try(ctx context.Context, p Policy, requests []workload.Request) 
 
 // arrive lets the fleet work until a request comes, and queues the request where the policy says.
 func (t *trial) arrive(ctx context.Context, r workload.Request) error {
-	for n := range t.stations {
-		if err := t.advance(n, r.At); err != nil {
+	for t.policy.Tick != nil && t.ticked+t.policy.Every <= r.At && ctx.Err() == nil {
+		t.ticked += t.policy.Every
+		if err := t.proceed(ctx, t.ticked); err != nil {
 			return err
 		}
+		t.policy.Tick(ctx, t.ticked)
 	}
-	if t.policy.Wait != nil {
-		t.policy.Wait(ctx, r.At)
-	}
-	if t.policy.Asks && !t.settled {
-		if err := t.driver.await(ctx, t.driver.fleet.SettleTimeout, true); err != nil {
-			return fmt.Errorf("the server does not keep up: %w", err)
-		}
-		t.settled = true
+	if err := t.proceed(ctx, r.At); err != nil {
+		return err
 	}
 	j := &job{at: r.At, tokens: r.AppendTokens(nil), length: r.PromptLen()}
 	began := time.Now()
@@ -200,6 +205,25 @@ func (t *trial) arrive(ctx context.Context, r workload.Request) error {
 	j.computed = computed
 	t.stations[n].jobs = append(t.stations[n].jobs, j)
 	return t.advance(n, r.At)
+}
+
+// proceed lets the fleet work until a time, and the server follow it if the policy asks the server.
+func (t *trial) proceed(ctx context.Context, until time.Duration) error {
+	for n := range t.stations {
+		if err := t.advance(n, until); err != nil {
+			return err
+		}
+	}
+	if t.policy.Wait != nil {
+		t.policy.Wait(ctx, until)
+	}
+	if t.policy.Asks && !t.settled {
+		if err := t.driver.await(ctx, t.driver.fleet.SettleTimeout, true); err != nil {
+			return fmt.Errorf("the server does not keep up: %w", err)
+		}
+		t.settled = true
+	}
+	return nil
 }
 
 // InstanceID names an instance of the fleet.

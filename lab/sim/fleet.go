@@ -61,6 +61,8 @@ type Config struct {
 	Tenant string
 	Model  string
 	Name   string // what names of instances begin with, "" for inst
+	// Address returns the base URL that an instance, by its index, is registered with; nil registers none. Nothing listens there.
+	Address func(instance int) string
 
 	Instances int
 	Ranks     int      // data-parallel ranks per instance
