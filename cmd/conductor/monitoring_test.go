@@ -141,6 +141,9 @@ func TestDocumentedMetrics(t *testing.T) {
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		must.Succeed(t, err)
+		if filepath.Base(page) == "envoy.md" {
+			continue // its metrics are the picker's, whose module has a test of its own
+		}
 		for _, m := range regexp.MustCompile("`(conductor_[a-z_]*[a-z])[`{]").FindAllStringSubmatch(string(text), -1) {
 			if n++; exported[m[1]] == nil {
 				t.Errorf("docs/%s: no server exports %s", filepath.Base(page), m[1])

@@ -61,7 +61,8 @@ func Calls(t *testing.T, page string, block string) (out [][]string) {
 	t.Helper()
 	const script = `set -e; PATH=/nowhere
 note() { printf '%s\0' "$@" $'\1' >>"$CALLS"; } # at once: both ends of a pipe write
-for name in make curl conductor bin/conductor conductor-lab bin/conductor-lab bin/router examples/vllm/{install,start,stop}.sh kill wait
+for name in make curl conductor bin/conductor conductor-lab bin/conductor-lab bin/router bin/conductor-picker bin/envoy/bin/{envoy,python} \
+  examples/vllm/{install,start,stop}.sh kill wait
 do eval "function $name { note $name \"\$@\"; }"; done
 command_not_found_handle() { note "$@"; }
 `
