@@ -74,7 +74,7 @@ func TestChoice(t *testing.T) {
 	})
 }
 
-// TestMethodsAndBodies sends what is no completion in JSON.
+// TestMethodsAndBodies sends requests that have no body, or one that is no JSON object.
 func TestMethodsAndBodies(t *testing.T) {
 	forEach(t, settings{}, func(t *testing.T, e *env) {
 		e.picker.follow(to(e.b.address))
@@ -122,7 +122,7 @@ func TestFallbacks(t *testing.T) {
 		a, path := e.post("{}")
 		wantServed(t, a, e.b)
 		e.wantTold(path, "answered "+e.b.address+" 200, first token, usage 64 48, end")
-		// Nobody answers otherwise, so that the client gets what the last one says.
+		// Both engines answer 503, and the client gets the answer of the second one.
 		e.b.mode.Store("503")
 		a, path = e.post("{}")
 		if a.status != 503 {
@@ -207,7 +207,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestLargeBodies sends 8 MiB, which the picker reads, and more, of which it reads the beginning.
+// TestLargeBodies sends bodies of up to 8 MiB, all of which the picker reads, and one of 12 MiB, of which it reads the first 64 KiB.
 func TestLargeBodies(t *testing.T) {
 	forEach(t, settings{}, func(t *testing.T, e *env) {
 		e.picker.follow(to(e.b.address))
@@ -589,7 +589,8 @@ func TestPickerKilled(t *testing.T) {
 			wantServed(t, a, e.a)
 			e.stop()
 			if e.fullDuplex {
-				// Envoy has given the body away when it learns that there is nobody, so that it can go on only if it knows before.
+				// Envoy sends the body to the picker and keeps no copy. So it goes on alone only if it knows beforehand that the picker
+				// is down.
 				until(t, func() string { return e.stat("cluster.picker.membership_healthy", 0) })
 			}
 			headers := []string{"X-Sim", "echo"}
@@ -663,7 +664,7 @@ func TestPickerPanics(t *testing.T) {
 	forEach(t, settings{}, func(t *testing.T, e *env) {
 		e.picker.follow(func(*pick.Request) (*pick.Choice, error) { panic("a defect") })
 		want := 200
-		if e.fullDuplex { // as Envoy has given the body away
+		if e.fullDuplex { // Envoy has sent the body to the picker and kept no copy
 			want = 500
 		}
 		if a, _ := e.post("{}"); a.status != want {

@@ -27,6 +27,7 @@ import (
 	"example.com/conductor/integrations/envoy/extproc"
 	"example.com/conductor/integrations/envoy/pick"
 	"example.com/conductor/integrations/envoy/server"
+	"example.com/conductor/internal/must"
 )
 
 // patience is how long a test waits for what has to come. It is long, because only a test that fails waits for all of it.
@@ -48,7 +49,7 @@ func until(t *testing.T, done func() string) {
 	}
 }
 
-// refusing returns an address that refuses connections. Its port is bound, so that nobody else gets it.
+// refusing returns an address that refuses connections. The test holds its port, so no other program can listen there.
 func refusing(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -66,7 +67,7 @@ func refusing(t *testing.T) string {
 	return fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)
 }
 
-// listen listens on an address, and waits for it: a connection of somebody else's may have its port for a moment.
+// listen listens on an address. If another program uses its port for a moment, as the end of a connection, it waits.
 func listen(t *testing.T, address string) (l net.Listener) {
 	t.Helper()
 	until(t, func() string {
@@ -298,7 +299,7 @@ func start(t *testing.T, v variant, s settings) *env {
 	t.Helper()
 	program := os.Getenv("ENVOY_BIN")
 	if program == "" {
-		t.Skip("ENVOY_BIN is not set")
+		must.Skip(t, "ENVOY_BIN is not set")
 	}
 	e := &env{t: t, picker: &picker{flights: map[string]*flight{}}, a: newEngine(t, "a"), b: newEngine(t, "b")}
 	e.ready.Store(true)

@@ -24,7 +24,7 @@ func TestLatency(t *testing.T) {
 		t.Skip("LATENCY is not set")
 	}
 	const rate, turns = 500, 3 // requests a second; turns of each
-	// Prompts that begin differently: the first time that one is sent nobody has it, later one engine has all of it.
+	// Prompts that begin differently. When one is sent for the first time, no engine has it; afterwards one engine has all of it.
 	bodies := make([]string, 400)
 	for i := range bodies {
 		bodies[i] = completion(i, 8192)
@@ -78,8 +78,8 @@ func cpuSeconds(t *testing.T, pid int) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The name of the program is in brackets and may have spaces. After it come the state and further fields, of which those at 11 and 12
-	// are the time in user and kernel mode, in hundredths of a second.
+	// The fields after the name of the program, which is in brackets because it may have spaces. Fields 11 and 12 of those are the CPU
+	// time in user and in kernel mode, in hundredths of a second.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	user, err1 := strconv.Atoi(fields[11])
 	kernel, err2 := strconv.Atoi(fields[12])

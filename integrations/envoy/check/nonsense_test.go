@@ -159,7 +159,7 @@ type nonsense struct {
 	watches  atomic.Int64                     // further ones
 	watching []http.HandlerFunc               // one after another; after the last one a watch tells nothing more
 	asked    atomic.Int64                     // for candidates
-	answer   atomic.Pointer[http.HandlerFunc] // to what is not a watch
+	answer   atomic.Pointer[http.HandlerFunc] // to all requests but watches
 }
 
 func newNonsense(t *testing.T, watching ...http.HandlerFunc) *nonsense {
@@ -227,7 +227,7 @@ func says(contentType string, body []byte) http.HandlerFunc {
 	}
 }
 
-// packed returns a map in msgpack: of short names to numbers, short texts, or what is packed itself.
+// packed returns a map in msgpack. Its keys are short names, its values numbers, short texts, or bytes that are msgpack already.
 func packed(pairs ...any) []byte {
 	out := []byte{0x80 | byte(len(pairs)/2)}
 	for _, v := range pairs {
@@ -243,7 +243,7 @@ func packed(pairs ...any) []byte {
 	return out
 }
 
-// TestNonsenseAnswers has a Conductor, or what somebody put in its place, that answers queries, reports and all else with nonsense.
+// TestNonsenseAnswers holds that requests go on by load if the server at the address of Conductor answers with nonsense.
 func TestNonsenseAnswers(t *testing.T) {
 	const html, mp = "text/html", "application/msgpack"
 	row := func(longest, expected int) []byte {

@@ -25,7 +25,7 @@ func TestPage(t *testing.T) {
 	}
 	for _, name := range programs {
 		if os.Getenv(name) == "" {
-			t.Skip(name + " is not set")
+			must.Skip(t, name+" is not set")
 		}
 	}
 	python := filepath.Join(filepath.Dir(os.Getenv("ENVOY_BIN")), "python")

@@ -105,7 +105,7 @@ func TestRealPicker(t *testing.T) {
 	}
 }
 
-// completion returns the body of a request with n token ids, of which the first is that of prompt i alone.
+// completion returns the body of a request with n token ids. The first one is different for each prompt i.
 func completion(i, n int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{"model":"m","max_tokens":16,"prompt":[%d`, 200_000+i)

@@ -231,7 +231,7 @@ func (p *wholePicker) metric(name, label string) (sum float64) {
 // whole is two vLLM behind an Envoy, with Conductor and a picker.
 type whole struct {
 	t         *testing.T // of the part that runs
-	outer     *testing.T // of all parts: what is started with it runs until the end
+	outer     *testing.T // of the whole test: programs that are started with it run until its end
 	model     string     // a folder
 	adapter   string     // a folder, "" for none
 	conductor *process

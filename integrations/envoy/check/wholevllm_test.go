@@ -52,7 +52,7 @@ func (c *conversation) all() []map[string]string {
 	return append([]map[string]string{{"role": "system", "content": c.system}}, c.messages...)
 }
 
-// mix makes requests of all kinds, most of which share their beginning with others.
+// mix makes requests of all kinds. Most begin as others do.
 type mix struct {
 	w       *whole
 	texts   []string
@@ -241,8 +241,8 @@ func (w *whole) burst(e *env, a ask, n int, pause time.Duration) []*told {
 // burstFigures are of several bursts.
 type burstFigures struct{ bursts, split, prompt, computed, predicted int }
 
-// add adds a burst, and returns what is wrong with it, "" if nothing is: an engine computes the blocks of a prompt once, however many
-// ask for it, and of each further request no more than the tokens behind them.
+// add adds a burst. It returns "", or what is wrong: an engine has to compute the blocks of a prompt once, and for each further request
+// of the burst at most the tokens behind those blocks.
 func (f *burstFigures) add(all []*told) (wrong string) {
 	engines := map[string]int{}
 	for _, got := range all {

@@ -20,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"example.com/conductor/integrations/envoy/extproc"
+	"example.com/conductor/internal/must"
 )
 
 // schemas are of the kinds that only the Gateway API and its inference extension know. `make deploy-check` decodes the other ones
@@ -236,7 +237,7 @@ func TestImage(t *testing.T) {
 func TestProgramIsStatic(t *testing.T) {
 	name := os.Getenv("PICKER_BINARY")
 	if name == "" {
-		t.Skip("PICKER_BINARY is not set")
+		must.Skip(t, "PICKER_BINARY is not set")
 	}
 	program, err := elf.Open(name)
 	if err != nil {
@@ -266,7 +267,7 @@ func TestForeignHeaders(t *testing.T) {
 func TestAlerts(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("no promtool to check the alerts with")
+		must.Skip(t, "no promtool to check the alerts with")
 	}
 	if output, err := exec.Command(promtool, "check", "rules", "--lint=all", "alerts.yaml").CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, output)

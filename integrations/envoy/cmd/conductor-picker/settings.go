@@ -74,7 +74,8 @@ func newFlags() (*flag.FlagSet, *settings) {
 		"how long tokenizing may take for each started 64 KiB before load alone decides; raise it if engines answer late")
 	f.Var(&s.tokenCache, "token-cache", "`bytes` of tokenized prompts to keep, 4 for each token; raise it for many long conversations")
 
-	f.Var(&s.weights, "weights", "`weights` of what is left to compute, of what waits, and of load, in the cost of an engine")
+	f.Var(&s.weights, "weights",
+		"three `weights` for the cost of an engine: of tokens to compute, of tokens that wait there, and of its load")
 	f.IntVar(&s.fallbacks, "fallbacks", 3, "`engines` that the data plane may try after the best one")
 	f.IntVar(&s.maxTokensInFlight, "max-tokens-in-flight", 0,
 		"prompt `tokens` that this picker may have at an engine before their first token; "+
